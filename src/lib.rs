@@ -1,0 +1,2 @@
+//! A tower layer in front of webhook handlers: every event applied exactly once, and in order.
+pub mod clock;
