@@ -1,0 +1,324 @@
+//! The inbox: a cheap handle, and its builder.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::{Database, Pool};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+
+use crate::answer::Answer;
+use crate::clock::{Clock, SystemClock};
+use crate::dispatch::patience;
+use crate::error::{BuildError, BuildErrorKind};
+use crate::layer::body::ByteBudget;
+use crate::order::Worker;
+use crate::queue::{Flights, Lanes, Waiting};
+use crate::recent::Recent;
+use crate::source::Source;
+pub(crate) use crate::source::SourceState;
+use crate::store::{Backend, Sql};
+use crate::tracker::Tracker;
+use crate::verify::Secrets;
+
+/// Bodies of deliveries that are not verified yet share this much memory (§2.1).
+const BODY_BUDGET: usize = 64 * 1024 * 1024;
+/// Deliveries that wait in memory behind another one of the same event or correlation id, or for a connection.
+const MAX_WAITING: usize = 4_096;
+/// Remembered commits: about 100 bytes each.
+const REMEMBERED: usize = 65_536;
+/// How long `shutdown` waits for what is running: more than any budget that producers leave.
+const SHUTDOWN_WAIT: Duration = Duration::from_secs(30);
+
+/// A database's inbox, with its sources. Cheap to clone.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use tower_inbox::{Inbox, Source};
+///
+/// let pool = tower_inbox::sqlite::connect("sqlite://app.db?mode=rwc", 10).await?;
+/// let inbox = Inbox::builder(pool).source(Source::kudos("crm").secrets(["whk_…"])).build().await?;
+/// # Ok(()) }
+/// ```
+pub struct Inbox<DB: Backend> {
+    pub(crate) shared: Arc<Shared<DB>>,
+}
+
+impl<DB: Backend> Clone for Inbox<DB> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<DB: Backend> std::fmt::Debug for Inbox<DB> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sources: Vec<_> = self.shared.sources.keys().collect();
+        f.debug_struct("Inbox").field("database", &DB::NAME).field("sources", &sources).finish()
+    }
+}
+
+/// What the handles of one inbox share.
+pub(crate) struct Shared<DB: Backend> {
+    pub(crate) pool: Pool<DB>,
+    pub(crate) sql: Sql,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) sources: HashMap<Arc<str>, Arc<SourceState>>,
+    pub(crate) in_flight: Semaphore,
+    /// The one writer's turn, where the database has but one.
+    pub(crate) writer: Option<Semaphore>,
+    pub(crate) waiting: Waiting,
+    pub(crate) flights: Arc<Flights>,
+    pub(crate) lanes: Arc<Lanes>,
+    pub(crate) recent: Recent,
+    pub(crate) bodies: ByteBudget,
+    pub(crate) tracker: Tracker,
+    pub(crate) worker: Worker,
+    incarnation: Mutex<DB::Incarnation>,
+}
+
+impl<DB: Backend> Shared<DB> {
+    /// A pooled connection within half of what is left of the budget, or the answer that says why not.
+    pub(crate) async fn connection(&self, deadline: Instant) -> Result<PoolConnection<DB>, Answer> {
+        // The pool may hold connections to what is no longer the database.
+        self.incarnation_changed().await;
+        match timeout_at(patience(deadline), self.pool.acquire()).await {
+            Ok(Ok(conn)) => Ok(conn),
+            Err(_) | Ok(Err(sqlx::Error::PoolTimedOut)) => Err(Answer::busy("the connection pool")),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "no connection to the database");
+                self.recent.clear();
+                Err(Answer::unavailable("the database is not available"))
+            }
+        }
+    }
+
+    /// Looks whether the database is another one than it was. Then nothing is remembered, and no idle connection to
+    /// the old one is used again.
+    pub(crate) async fn incarnation_changed(&self) -> bool {
+        let Ok(now) = DB::incarnation(&self.pool).await else { return false };
+        {
+            let mut known = self.incarnation.lock().unwrap_or_else(PoisonError::into_inner);
+            if *known == now {
+                return false;
+            }
+            tracing::error!(
+                from = ?*known, to = ?now,
+                "the database is another one than before: a restore or a failover. Reconcile with your producers \
+                 over what they have delivered since the copy was taken"
+            );
+            *known = now;
+        }
+        self.recent.clear();
+        while let Some(conn) = self.pool.try_acquire() {
+            crate::store::close_hard(conn);
+        }
+        true
+    }
+
+    pub(crate) fn source(&self, name: &str) -> Option<&Arc<SourceState>> {
+        self.sources.get(name)
+    }
+}
+
+impl<DB: Backend> Inbox<DB> {
+    /// Starts a builder over the pool of the app: the handlers' tables and the inbox's must be in one database.
+    pub fn builder(pool: Pool<DB>) -> InboxBuilder<DB> {
+        InboxBuilder {
+            pool,
+            sources: Vec::new(),
+            clock: Arc::new(SystemClock),
+            prefix: "tower_inbox_".into(),
+            max_in_flight: None,
+            max_waiting: MAX_WAITING,
+            body_budget: BODY_BUDGET,
+            remembered: REMEMBERED,
+            migrate: true,
+        }
+    }
+
+    /// The shared handle of a source's secrets: rotate and revoke at run time (§6.1). None if there is no such
+    /// source.
+    pub fn secrets(&self, source: &str) -> Option<&Secrets> {
+        Some(self.shared.source(source)?.secrets())
+    }
+
+    /// Whether the database answers, within `patience`: for a health check.
+    ///
+    /// # Errors
+    /// What the database or the pool said, or [`sqlx::Error::PoolTimedOut`] if it said nothing in time.
+    pub async fn ping(&self, patience: Duration) -> Result<(), sqlx::Error> {
+        let ping = async {
+            let mut conn = self.shared.pool.acquire().await?;
+            DB::ping(&mut conn, &self.shared.sql).await
+        };
+        tokio::time::timeout(patience, ping).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
+    }
+
+    /// Takes no new deliveries (503), stops the worker, and waits, for at most 30 s, until what is running has
+    /// ended. Safe to call twice.
+    pub async fn shutdown(&self) {
+        self.shared.worker.stop();
+        self.shared.tracker.close();
+        if tokio::time::timeout(SHUTDOWN_WAIT, self.shared.tracker.idle()).await.is_err() {
+            tracing::warn!("deliveries were still running after {SHUTDOWN_WAIT:?}; they were left behind");
+        }
+    }
+}
+
+/// Builds an [`Inbox`]. What is not set has the default that its method states.
+#[must_use = "an inbox is built by `build`"]
+pub struct InboxBuilder<DB: Backend> {
+    pool: Pool<DB>,
+    sources: Vec<Source>,
+    clock: Arc<dyn Clock>,
+    prefix: String,
+    max_in_flight: Option<usize>,
+    max_waiting: usize,
+    body_budget: usize,
+    remembered: usize,
+    migrate: bool,
+}
+
+impl<DB: Backend> InboxBuilder<DB> {
+    /// Adds a source. At least one is needed.
+    pub fn source(mut self, source: Source) -> Self {
+        self.sources.push(source);
+        self
+    }
+
+    /// Where the wall-clock time comes from. Default: the operating system.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// What the names of the tables begin with. Default: `tower_inbox_`.
+    pub fn table_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Verified deliveries and drained events that may hold a connection at the same time. Default: one less than the
+    /// pool's connections, so that a handler that reads from the same pool finds one and cannot deadlock it.
+    pub fn max_in_flight(mut self, deliveries: usize) -> Self {
+        self.max_in_flight = Some(deliveries);
+        self
+    }
+
+    /// Deliveries that may wait in memory, over all sources; more get 429. Default: 4,096.
+    pub fn max_waiting(mut self, deliveries: usize) -> Self {
+        self.max_waiting = deliveries;
+        self
+    }
+
+    /// Bytes of bodies that may be in memory before their signature is verified, over all sources; more get 429.
+    /// Default: 64 MiB.
+    pub fn body_budget(mut self, bytes: usize) -> Self {
+        self.body_budget = bytes;
+        self
+    }
+
+    /// Commits that this process remembers, to answer their duplicates without a statement (§2.4), for at most ten
+    /// minutes. 0 turns that off. Default: 65,536, about 100 bytes each.
+    pub fn remembered(mut self, events: usize) -> Self {
+        self.remembered = events;
+        self
+    }
+
+    /// Whether `build` brings the tables up to date. Default: yes. Without, they must be there: the files in
+    /// `migrations/` are plain SQL.
+    pub fn migrate(mut self, migrate: bool) -> Self {
+        self.migrate = migrate;
+        self
+    }
+
+    /// Checks every setting and the database, and brings the tables up to date.
+    ///
+    /// # Errors
+    /// A [`BuildError`] whose text says what to write instead, for a setting that cannot keep the contract or a
+    /// database that cannot be asked.
+    pub async fn build(self) -> Result<Inbox<DB>, BuildError> {
+        check_prefix(&self.prefix)?;
+        let connections = self.pool.options().get_max_connections() as usize;
+        let in_flight = self.max_in_flight.unwrap_or(connections.saturating_sub(1)).max(1);
+        if self.max_in_flight == Some(0) || self.max_waiting == 0 || self.body_budget == 0 {
+            let message = "max_in_flight, max_waiting and body_budget must be at least 1";
+            return Err(BuildError::unsafe_setting(message));
+        }
+        let mut sources = HashMap::new();
+        for source in self.sources {
+            let state = Arc::new(SourceState::new(source, self.body_budget, self.clock.now())?);
+            let name = state.name_arc();
+            if sources.insert(Arc::clone(&name), state).is_some() {
+                let message = format!("two sources are named {name:?}: give each its own name");
+                return Err(BuildError::new(BuildErrorKind::Name, message));
+            }
+        }
+        if sources.is_empty() {
+            let message = "an inbox needs a source: `.source(Source::kudos(\"crm\").secrets([…]))`";
+            return Err(BuildError::new(BuildErrorKind::Name, message));
+        }
+        DB::check(&self.pool).await?;
+        if self.migrate {
+            DB::migrate(&self.pool, &self.prefix).await?;
+        }
+        let sql = DB::sql(&self.prefix);
+        check_schema::<DB>(&self.pool, &sql).await?;
+        let incarnation = DB::incarnation(&self.pool).await?;
+        let shared = Arc::new(Shared {
+            pool: self.pool,
+            sql,
+            clock: self.clock,
+            sources,
+            in_flight: Semaphore::new(in_flight),
+            writer: DB::SINGLE_WRITER.then(|| Semaphore::new(1)),
+            waiting: Waiting::new(self.max_waiting),
+            flights: Arc::default(),
+            lanes: Arc::default(),
+            recent: Recent::new(self.remembered),
+            bodies: ByteBudget::new(self.body_budget),
+            tracker: Tracker::default(),
+            worker: Worker::default(),
+            incarnation: Mutex::new(incarnation),
+        });
+        Ok(Inbox { shared })
+    }
+}
+
+impl<DB: Backend> std::fmt::Debug for InboxBuilder<DB> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InboxBuilder").field("sources", &self.sources).finish_non_exhaustive()
+    }
+}
+
+/// A prefix goes into the statements' text, so that nothing but a plain identifier may be one.
+fn check_prefix(prefix: &str) -> Result<(), BuildError> {
+    let plain = prefix.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+        && prefix.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
+        && prefix.len() <= 32;
+    if plain {
+        return Ok(());
+    }
+    let message = format!(
+        "the table prefix {prefix:?} must be 1 to 32 of a-z, 0-9 and _, and not begin with a digit"
+    );
+    Err(BuildError::new(BuildErrorKind::Name, message))
+}
+
+async fn check_schema<DB: Backend>(pool: &Pool<DB>, sql: &Sql) -> Result<(), BuildError>
+where
+    DB: Database,
+{
+    let mut conn = pool.acquire().await?;
+    if let Err(error) = DB::ping(&mut conn, sql).await {
+        let message = format!(
+            "the inbox tables are missing ({error}): let `build` make them by `.migrate(true)`, or run the files in \
+             migrations/{}",
+            DB::NAME
+        );
+        return Err(BuildError::new(BuildErrorKind::Schema, message));
+    }
+    Ok(())
+}

@@ -1,0 +1,339 @@
+//! One delivery, in the order of §2: the door and the signature first, then what is known, then the queue, then the
+//! transaction.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, Request, Response};
+use http_body::Body;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+use super::body::{self, BodyError};
+use crate::answer::Answer;
+use crate::dispatch::{Job, Reply, Run, Settled, patience};
+use crate::envelope::{Envelope, Fingerprint, Reading};
+use crate::event::{Origin, Outcome};
+use crate::inbox::{Shared, SourceState};
+use crate::order::worker;
+use crate::queue::{End, Joined, Landing, Leader};
+use crate::request;
+use crate::store::{Audit, Backend, Key, Known, State};
+use crate::verify::RequestView;
+
+/// A delivery whose signature has been verified and whose envelope has been read.
+pub(crate) struct Arrival {
+    pub(crate) envelope: Envelope,
+    /// As the handler will see it.
+    pub(crate) request: Request<Bytes>,
+}
+
+/// Steps 1 to 3. No database statement is caused here.
+pub(crate) async fn admit<DB: Backend, B: Body>(
+    shared: &Shared<DB>,
+    source: &SourceState,
+    request: Request<B>,
+    deadline: Instant,
+) -> Result<Arrival, Answer> {
+    let (mut parts, body) = request.into_parts();
+    let refused = |reason: &dyn std::fmt::Display| {
+        tracing::warn!(source = source.name(), %reason, "refused a delivery");
+    };
+    if !source.allows(&parts.method) {
+        refused(&format_args!("method {}", parts.method));
+        return Err(Answer::method());
+    }
+    let now = shared.clock.now();
+    let head = source.scheme().check_head(&parts.headers, now, source.tolerance()).map_err(|refusal| {
+        refused(&refusal);
+        Answer::unauthorized()
+    })?;
+    if announced(&parts.headers) > source.body_limit() as u64 {
+        refused(&"the announced body is over the limit");
+        return Err(Answer::body_big(source.body_limit()));
+    }
+    let read =
+        body::read(body, source.body_limit(), source.read_timeout(), deadline, &shared.bodies).await;
+    let (body, reserved) = read.map_err(|error| {
+        refused(&format_args!("{error:?}"));
+        match error {
+            BodyError::TooBig => Answer::body_big(source.body_limit()),
+            BodyError::TooSlow => Answer::body_slow(),
+            BodyError::Broken => Answer::body_broken(),
+            BodyError::Busy => Answer::busy("bodies in memory"),
+        }
+    })?;
+    let view = RequestView::new(&parts.method, &parts.uri, &parts.headers, &body)
+        .with_url(source.url());
+    let verified = head.verify(&view, &source.secrets().snapshot()).map_err(|refusal| {
+        refused(&refusal);
+        Answer::unauthorized()
+    })?;
+    // From here on the delivery counts as verified, and other limits bound it.
+    drop(reserved);
+    let reading = source.preset().mapping().read(&verified, &parts.headers, &body).map_err(|error| {
+        refused(&error);
+        Answer::bad_request(error.to_string())
+    })?;
+    let envelope = match reading {
+        Reading::Event(envelope) => envelope,
+        Reading::Handshake(handshake) => {
+            return Err(Answer::accepted(handshake.status, handshake.content_type, handshake.body));
+        }
+    };
+    if source.requires_order() && envelope.sequence.is_none() {
+        refused(&"this source demands a correlation id and a sequence");
+        return Err(Answer::bad_request("this source demands a correlation id and a sequence"));
+    }
+    let signatures = source.scheme().signature_headers(&parts.headers);
+    request::strip(&mut parts.headers, &signatures, source.keep_headers());
+    Ok(Arrival { envelope, request: Request::from_parts(parts, body) })
+}
+
+/// The body's announced size; 0 where nothing usable is announced, since the bytes are counted anyway.
+fn announced(headers: &HeaderMap) -> u64 {
+    headers
+        .get(CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.parse().ok())
+        .unwrap_or(0)
+}
+
+/// Steps 4 to 10.
+pub(crate) async fn deliver<DB, R>(
+    shared: &Arc<Shared<DB>>,
+    source: &Arc<SourceState>,
+    envelope: Envelope,
+    request: Request<Bytes>,
+    mut handler: impl Run<R>,
+    deadline: Instant,
+) -> Response<R>
+where
+    DB: Backend,
+    R: From<Bytes>,
+{
+    let delivery = Live { shared, source, envelope: &envelope, request: &request, deadline };
+    let reply = delivery.answer(&mut handler).await;
+    let outcome = match &reply {
+        Reply::Handler(outcome, _) => *outcome,
+        Reply::Inbox(answer) => answer.outcome,
+    };
+    count(source, Some(&envelope), outcome);
+    reply.into_response()
+}
+
+/// A verified delivery with its producer waiting.
+struct Live<'a, DB: Backend> {
+    shared: &'a Arc<Shared<DB>>,
+    source: &'a Arc<SourceState>,
+    envelope: &'a Envelope,
+    request: &'a Request<Bytes>,
+    deadline: Instant,
+}
+
+impl<DB: Backend> Live<'_, DB> {
+    async fn answer<R>(&self, handler: &mut dyn Run<R>) -> Reply<R> {
+        let (shared, name) = (self.shared, self.source.name_arc());
+        let event_id = self.envelope.event_id.as_arc();
+        if let Some(seen) = shared.recent.find(&name, event_id) {
+            return Reply::Inbox(self.known_applied(seen).await);
+        }
+        let leader = match shared.flights.join(&name, event_id, self.envelope.fingerprint) {
+            Joined::Follower(flight) => return Reply::Inbox(self.follow(flight).await),
+            Joined::Leader(leader) => leader,
+        };
+        let epoch = shared.recent.epoch();
+        let settled = self.lead(handler).await;
+        if settled.end == End::Applied {
+            shared.recent.remember(epoch, &name, event_id, self.envelope.fingerprint);
+            self.wake();
+        }
+        land(leader, &settled);
+        settled.reply
+    }
+
+    /// Waits for the delivery of the same event that went ahead (§4.8).
+    async fn follow(&self, mut flight: watch::Receiver<Option<Landing>>) -> Answer {
+        let Some(_place) = self.shared.waiting.enter() else {
+            return Answer::busy("deliveries that wait");
+        };
+        let landing = match timeout_at(self.deadline, flight.wait_for(Option::is_some)).await {
+            Ok(Ok(landing)) => *landing,
+            _ => return Answer::unavailable("another delivery of this event takes long"),
+        };
+        let Some(landing) = landing else {
+            return Answer::unavailable("another delivery of this event was lost");
+        };
+        let same = landing.fingerprint == self.envelope.fingerprint;
+        match landing.end {
+            End::Applied => self.known_applied(landing.fingerprint).await,
+            End::Parked { waiting_for } if same => Answer::parked(waiting_for),
+            End::Parked { waiting_for } => match self.other_content().await {
+                Some(refusal) => refusal,
+                None => Answer::parked(waiting_for),
+            },
+            End::Rejected(status) if same => Answer::same_verdict(status),
+            End::Rejected(_) | End::Failed => {
+                Answer::unavailable("another delivery of this event failed just now")
+            }
+        }
+    }
+
+    async fn known_applied(&self, seen: Fingerprint) -> Answer {
+        if seen != self.envelope.fingerprint
+            && let Some(refusal) = self.other_content().await
+        {
+            return refusal;
+        }
+        Answer::duplicate()
+    }
+
+    /// A known id with other content: the refusal, once it is in the audit table; nothing where the policy is to note.
+    async fn other_content(&self) -> Option<Answer> {
+        self.source.judge_other_content(self.envelope).then_some(())?;
+        let entry = Audit {
+            at: self.shared.clock.now(),
+            key: self.key(),
+            action: "other_content",
+            actor: "inbox",
+            detail: "",
+        };
+        let audited = async {
+            let mut conn = self.shared.connection(self.deadline).await?;
+            let written = DB::audit(&mut conn, &self.shared.sql, &entry).await;
+            written.map_err(|error| self.database_failed(&error))
+        };
+        let audited = timeout_at(self.deadline, audited).await;
+        Some(match audited {
+            Ok(Ok(())) => {
+                tracing::warn!(
+                    source = self.source.name(), event_id = self.key().event_id,
+                    reason = "other_content", "refused a delivery"
+                );
+                Answer::other_content()
+            }
+            Ok(Err(answer)) => answer,
+            Err(_) => Answer::unavailable("the delivery's time is spent"),
+        })
+    }
+
+    async fn lead<R>(&self, handler: &mut dyn Run<R>) -> Settled<R> {
+        let Some(place) = self.shared.waiting.enter() else {
+            return Settled::failed(Answer::busy("deliveries that wait"));
+        };
+        match timeout_at(self.deadline, self.look()).await {
+            Err(_) => return Settled::failed(Answer::unavailable("the delivery's time is spent")),
+            Ok(Err(answer)) => return Settled::failed(answer),
+            Ok(Ok(Some(settled))) => return settled,
+            Ok(Ok(None)) => {}
+        }
+        let _lane = match &self.envelope.correlation_id {
+            Some(id) if self.envelope.sequence.is_some() => {
+                let name = self.source.name_arc();
+                let lane = self.shared.lanes.enter(&name, id.as_arc());
+                match timeout_at(patience(self.deadline), lane).await {
+                    Ok(lane) => Some(lane),
+                    Err(_) => return Settled::failed(Answer::busy("deliveries of this correlation id")),
+                }
+            }
+            _ => None,
+        };
+        let Ok(_permits) = self.shared.permits(self.source, self.deadline).await else {
+            return Settled::failed(Answer::busy("deliveries in flight"));
+        };
+        drop(place);
+        let (parts, body) = self.request.clone().into_parts();
+        let stored = request::store(&parts, &body);
+        let job = Job {
+            shared: &**self.shared,
+            source: self.source,
+            envelope: self.envelope,
+            origin: Origin::Live,
+            request: self.request,
+            stored: &stored,
+            deadline: self.deadline,
+        };
+        job.run(handler).await
+    }
+
+    /// One statement, outside any transaction: what the database knows already (§2.4).
+    async fn look<R>(&self) -> Result<Option<Settled<R>>, Answer> {
+        let mut conn = self.shared.connection(self.deadline).await?;
+        let known = DB::known(&mut conn, &self.shared.sql, self.key()).await;
+        drop(conn);
+        let Some(known) = known.map_err(|error| self.database_failed(&error))? else {
+            return Ok(None);
+        };
+        let waiting_for = match self.standing(&known) {
+            Standing::Open => return Ok(None),
+            Standing::Applied => None,
+            Standing::Waiting(next) => Some(next),
+        };
+        if !self.source.same_content(self.envelope, &known)
+            && let Some(refusal) = self.other_content().await
+        {
+            return Ok(Some(Settled::answer(End::Rejected(refusal.status), refusal)));
+        }
+        Ok(Some(match waiting_for {
+            None => Settled::answer(End::Applied, Answer::duplicate()),
+            Some(waiting_for) => {
+                Settled::answer(End::Parked { waiting_for }, Answer::parked(waiting_for))
+            }
+        }))
+    }
+
+    fn standing(&self, known: &Known) -> Standing {
+        match (known.state, known.sequence, known.next_sequence) {
+            (State::Applied, _, _) => Standing::Applied,
+            (_, Some(sequence), Some(next)) if known.is_waiting() && sequence > next => {
+                Standing::Waiting(next.unsigned_abs())
+            }
+            _ => Standing::Open,
+        }
+    }
+
+    fn key(&self) -> Key<'_> {
+        Key { source: self.source.name(), event_id: self.envelope.event_id.as_str() }
+    }
+
+    fn database_failed(&self, error: &sqlx::Error) -> Answer {
+        tracing::warn!(source = self.source.name(), %error, "the database failed a delivery");
+        self.shared.recent.clear();
+        Answer::unavailable("the database is not available")
+    }
+
+    /// The next one of this stream may be waiting for this commit.
+    fn wake(&self) {
+        if let (Some(id), Some(_)) = (&self.envelope.correlation_id, self.envelope.sequence)
+            && self.source.has_pending()
+        {
+            worker::wake(self.shared, self.source.name_arc(), id.as_arc());
+        }
+    }
+}
+
+/// What the database knew before the transaction.
+enum Standing {
+    /// Only the transaction can tell.
+    Open,
+    Applied,
+    Waiting(u64),
+}
+
+fn land<R>(leader: Leader, settled: &Settled<R>) {
+    leader.land(settled.end);
+}
+
+/// The types beyond this many of one source are counted as "other": a producer must not be able to make labels.
+const COUNTED_TYPES: usize = 64;
+
+pub(crate) fn count(source: &SourceState, envelope: Option<&Envelope>, outcome: Outcome) {
+    let kind = envelope.and_then(|envelope| envelope.event_type.as_ref());
+    let kind = source.label(kind.map(|kind| kind.as_arc()), COUNTED_TYPES);
+    metrics::counter!(
+        "inbox_deliveries_total",
+        "source" => source.name_shared(), "event_type" => kind, "outcome" => outcome.as_str()
+    )
+    .increment(1);
+}

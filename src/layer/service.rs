@@ -1,0 +1,177 @@
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use tokio::time::{Instant, timeout_at};
+use tower_service::Service;
+
+use super::deliver::{self, Arrival};
+use super::future::ResponseFuture;
+use crate::answer::Answer;
+use crate::dispatch::{BoxError, BoxFuture, Run};
+use crate::inbox::{Shared, SourceState};
+use crate::order::worker::Target;
+use crate::store::Backend;
+
+/// How long after the deadline the answer waits for what the delivery itself has to say: it ends there by itself,
+/// except where a COMMIT has been sent, which nothing cancels.
+const GRACE: Duration = Duration::from_millis(250);
+
+/// An inbox in front of a service. Made by [`InboxLayer`](super::InboxLayer) or [`Inbox::mount`](crate::Inbox::mount).
+pub struct InboxService<S, DB: Backend> {
+    shared: Arc<Shared<DB>>,
+    source: Arc<SourceState>,
+    inner: S,
+}
+
+impl<S, DB: Backend> InboxService<S, DB> {
+    pub(crate) fn new(shared: Arc<Shared<DB>>, source: Arc<SourceState>, inner: S) -> Self {
+        Self { shared, source, inner }
+    }
+}
+
+impl<S: Clone, DB: Backend> Clone for InboxService<S, DB> {
+    fn clone(&self) -> Self {
+        Self::new(Arc::clone(&self.shared), Arc::clone(&self.source), self.inner.clone())
+    }
+}
+
+impl<S, DB: Backend> fmt::Debug for InboxService<S, DB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InboxService").field("source", &self.source.name()).finish_non_exhaustive()
+    }
+}
+
+impl<S, DB, B, R> Service<Request<B>> for InboxService<S, DB>
+where
+    DB: Backend,
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError>,
+    B: Body + From<Bytes> + Send + 'static,
+    R: From<Bytes> + Send + 'static,
+{
+    type Response = Response<R>;
+    type Error = S::Error;
+    type Future = ResponseFuture<R, S::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // The service that was polled ready is the one to call; a clone of it may not be ready.
+        let clone = self.inner.clone();
+        let ready = mem::replace(&mut self.inner, clone);
+        let call = Call { service: ready, ready: true, body: PhantomData };
+        let (shared, source) = (Arc::clone(&self.shared), Arc::clone(&self.source));
+        ResponseFuture::new(async move { Ok(handle(shared, source, call, request).await) })
+    }
+}
+
+async fn handle<S, DB, B, R>(
+    shared: Arc<Shared<DB>>,
+    source: Arc<SourceState>,
+    call: Call<S, B>,
+    request: Request<B>,
+) -> Response<R>
+where
+    DB: Backend,
+    Call<S, B>: Run<R> + 'static,
+    B: Body + Send + 'static,
+    R: From<Bytes> + Send + 'static,
+{
+    let deadline = Instant::now() + source.budget();
+    let Some(tracked) = shared.tracker.enter() else {
+        return Answer::unavailable("shutting down").into_response();
+    };
+    let arrival = match deliver::admit(&shared, &source, request, deadline).await {
+        Ok(arrival) => arrival,
+        Err(answer) => {
+            deliver::count(&source, None, answer.outcome);
+            return answer.into_response();
+        }
+    };
+    // From here on in a task of its own: a client that disconnects drops this future, and a future dropped in the
+    // middle of BEGIN would leave a pooled connection inside a transaction (transact-rs/sqlx 4385, 4393).
+    let runtime = shared.runtime.clone();
+    let task = runtime.spawn(async move {
+        let _tracked = tracked;
+        let Arrival { envelope, request } = arrival;
+        deliver::deliver(&shared, &source, envelope, request, call, deadline).await
+    });
+    match timeout_at(deadline + GRACE, task).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(error)) => {
+            tracing::error!(%error, "a delivery's task ended abnormally");
+            Answer::handler_failed("the delivery was not completed").into_response()
+        }
+        // The commit has been sent and goes on; the retry finds out (§4.2).
+        Err(_) => Answer::unavailable("the delivery's time is spent").into_response(),
+    }
+}
+
+/// Calls a service with a body made from bytes; the first time the one that was ready, later a clone made ready.
+pub(crate) struct Call<S, B> {
+    service: S,
+    ready: bool,
+    body: PhantomData<fn(B)>,
+}
+
+impl<S, B> Call<S, B> {
+    pub(crate) fn new(service: S) -> Self {
+        Self { service, ready: false, body: PhantomData }
+    }
+}
+
+impl<S, B, R> Run<R> for Call<S, B>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError>,
+    B: From<Bytes> + Send + 'static,
+    R: 'static,
+{
+    fn run(&mut self, request: Request<Bytes>) -> BoxFuture<Result<Response<R>, BoxError>> {
+        let clone = self.service.clone();
+        let mut service = mem::replace(&mut self.service, clone);
+        let ready = mem::replace(&mut self.ready, false);
+        let request = request.map(B::from);
+        Box::pin(async move {
+            if !ready {
+                std::future::poll_fn(|context| service.poll_ready(context)).await.map_err(Into::into)?;
+            }
+            service.call(request).await.map_err(Into::into)
+        })
+    }
+}
+
+/// What the drain calls: the same service, its response's body dropped.
+pub(crate) struct DrainTarget<S, B>(Mutex<Call<S, B>>);
+
+impl<S, B> DrainTarget<S, B> {
+    pub(crate) fn new(call: Call<S, B>) -> Self {
+        Self(Mutex::new(call))
+    }
+}
+
+impl<S, B, R> Target for DrainTarget<S, B>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError>,
+    B: From<Bytes> + Send + 'static,
+    R: Send + 'static,
+{
+    fn run(&self, request: Request<Bytes>) -> BoxFuture<Result<Response<()>, BoxError>> {
+        let mut call = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let response = call.run(request);
+        Box::pin(async move { Ok(response.await?.map(drop)) })
+    }
+}

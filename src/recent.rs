@@ -1,0 +1,134 @@
+//! A process-local memory of commits that this process saw succeed (§2.4).
+//!
+//! It answers known duplicates without a statement. It outlives neither ten minutes nor a broken connection nor a
+//! changed incarnation, since a restore or a failover may have lost the commit that it remembers.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::envelope::Fingerprint;
+
+/// Half of the ten minutes: an entry lives through one turn of the generations, and at most two.
+const GENERATION: Duration = Duration::from_secs(300);
+
+type Generation = HashMap<(Arc<str>, Arc<str>), Fingerprint>;
+
+pub(crate) struct Recent {
+    capacity: usize,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    young: Generation,
+    old: Generation,
+    turned: Instant,
+    /// Counts the times it was emptied: a commit that began before one must not be remembered after it.
+    epoch: u64,
+}
+
+impl Recent {
+    /// Remembers at most `capacity` events; with 0 it remembers nothing.
+    pub(crate) fn new(capacity: usize) -> Self {
+        let inner = Inner {
+            young: HashMap::new(),
+            old: HashMap::new(),
+            turned: Instant::now(),
+            epoch: 0,
+        };
+        Self { capacity, inner: Mutex::new(inner) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The fingerprint of a commit that this process saw.
+    pub(crate) fn find(&self, source: &Arc<str>, event_id: &Arc<str>) -> Option<Fingerprint> {
+        let pair = (Arc::clone(source), Arc::clone(event_id));
+        let mut inner = self.lock();
+        inner.turn(self.capacity);
+        inner.young.get(&pair).or_else(|| inner.old.get(&pair)).copied()
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.lock().epoch
+    }
+
+    /// Remembers a commit, unless the memory was emptied since `epoch` was read.
+    pub(crate) fn remember(
+        &self,
+        epoch: u64,
+        source: &Arc<str>,
+        event_id: &Arc<str>,
+        fingerprint: Fingerprint,
+    ) {
+        let mut inner = self.lock();
+        if self.capacity == 0 || inner.epoch != epoch {
+            return;
+        }
+        inner.turn(self.capacity);
+        inner.young.insert((Arc::clone(source), Arc::clone(event_id)), fingerprint);
+    }
+
+    pub(crate) fn clear(&self) {
+        let mut inner = self.lock();
+        inner.epoch += 1;
+        inner.young = HashMap::new();
+        inner.old = HashMap::new();
+    }
+}
+
+impl Inner {
+    fn turn(&mut self, capacity: usize) {
+        let age = self.turned.elapsed();
+        if age < GENERATION && self.young.len() < capacity.div_ceil(2) {
+            return;
+        }
+        let young = std::mem::take(&mut self.young);
+        self.old = if age < GENERATION * 2 { young } else { HashMap::new() };
+        self.turned = Instant::now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Arc<str> {
+        Arc::from(text)
+    }
+
+    #[test]
+    fn it_never_holds_more_than_its_capacity() {
+        let recent = Recent::new(10);
+        for i in 0..1_000 {
+            recent.remember(0, &name("crm"), &name(&i.to_string()), Fingerprint::default());
+            let inner = recent.lock();
+            assert!(inner.young.len() + inner.old.len() <= 10);
+        }
+        assert!(recent.find(&name("crm"), &name("999")).is_some());
+        assert!(recent.find(&name("crm"), &name("0")).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_forgets_within_ten_minutes() {
+        let recent = Recent::new(10);
+        recent.remember(0, &name("crm"), &name("a"), Fingerprint::default());
+        tokio::time::advance(GENERATION).await;
+        assert!(recent.find(&name("crm"), &name("a")).is_some());
+        tokio::time::advance(GENERATION).await;
+        assert!(recent.find(&name("crm"), &name("a")).is_none());
+    }
+
+    #[test]
+    fn a_commit_from_before_it_was_emptied_is_not_remembered_after() {
+        let recent = Recent::new(10);
+        let epoch = recent.epoch();
+        recent.clear();
+        recent.remember(epoch, &name("crm"), &name("a"), Fingerprint::default());
+        assert!(recent.find(&name("crm"), &name("a")).is_none());
+    }
+}

@@ -1,0 +1,124 @@
+//! A request as the handler sees it: the same live and drained (§5.3).
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{Method, Request, Uri};
+
+use crate::store::StoredRequest;
+
+/// Credentials of whoever called, which a handler does not need and a table must not keep.
+const CREDENTIALS: [HeaderName; 3] =
+    [header::AUTHORIZATION, header::PROXY_AUTHORIZATION, header::COOKIE];
+
+/// About the one connection that a request came over (RFC 9110, 7.6.1), and its framing, which is gone once the body
+/// has been read whole.
+const HOP_BY_HOP: [HeaderName; 6] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// Removes what a drained request could not have: signatures, credentials and hop-by-hop headers. `keep` names the
+/// ones that stay all the same.
+pub(crate) fn strip(headers: &mut HeaderMap, signatures: &[HeaderName], keep: &[HeaderName]) {
+    let named_by_connection: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        // A sender must not be able to take away what the mapping or the handler reads.
+        .filter(|name: &HeaderName| *name != header::CONTENT_TYPE && *name != header::HOST)
+        .collect();
+    for name in signatures.iter().chain(&CREDENTIALS).chain(&HOP_BY_HOP).chain(&named_by_connection) {
+        if !keep.contains(name) {
+            headers.remove(name);
+        }
+    }
+}
+
+/// The form that is stored. Header values are bytes and stay bytes; they can hold neither CR nor LF.
+pub(crate) fn store(parts: &Parts, body: &Bytes) -> StoredRequest {
+    let mut headers = Vec::with_capacity(parts.headers.len() * 32);
+    for (name, value) in &parts.headers {
+        headers.extend_from_slice(name.as_str().as_bytes());
+        headers.extend_from_slice(b": ");
+        headers.extend_from_slice(value.as_bytes());
+        headers.extend_from_slice(b"\r\n");
+    }
+    StoredRequest {
+        method: parts.method.as_str().to_owned(),
+        uri: parts.uri.to_string(),
+        headers: headers.into(),
+        body: body.clone(),
+    }
+}
+
+/// The request again, or nothing if the row is damaged.
+pub(crate) fn restore(stored: &StoredRequest) -> Option<Request<Bytes>> {
+    let mut request = Request::new(stored.body.clone());
+    *request.method_mut() = Method::from_bytes(stored.method.as_bytes()).ok()?;
+    *request.uri_mut() = stored.uri.parse::<Uri>().ok()?;
+    let mut rest = &stored.headers[..];
+    while !rest.is_empty() {
+        let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
+        let colon = rest[..end].iter().position(|byte| *byte == b':')?;
+        let name = HeaderName::from_bytes(&rest[..colon]).ok()?;
+        let value = HeaderValue::from_bytes(rest.get(colon + 2..end)?).ok()?;
+        request.headers_mut().append(name, value);
+        rest = &rest[end + 2..];
+    }
+    Some(request)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_request_comes_back_byte_for_byte() {
+        let mut request = Request::new(Bytes::from_static(b"\0\xff{}"));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = "/hooks/a%20b?x=1&y=%C3%A9".parse().unwrap();
+        let headers = request.headers_mut();
+        headers.append("x-twice", HeaderValue::from_static("one: two"));
+        headers.append("x-twice", HeaderValue::from_static(""));
+        headers.append("x-bytes", HeaderValue::from_bytes(b"\xe9\x80").unwrap());
+        let (parts, body) = request.into_parts();
+        let again = restore(&store(&parts, &body)).expect("readable");
+        assert_eq!(again.headers(), &parts.headers);
+        assert_eq!(again.uri(), &parts.uri);
+        assert_eq!(again.method(), &parts.method);
+        assert_eq!(again.body(), &body);
+    }
+
+    #[test]
+    fn a_damaged_row_is_nothing_rather_than_a_panic() {
+        for headers in [&b"a"[..], b"a:", b"a\r\n", b"a:\r\n", b": \r\n", b"a: b"] {
+            let stored = StoredRequest {
+                method: "POST".into(),
+                uri: "/".into(),
+                headers: Bytes::copy_from_slice(headers),
+                body: Bytes::new(),
+            };
+            assert!(restore(&stored).is_none(), "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn signatures_credentials_and_hop_by_hop_headers_go_unless_kept() {
+        let mut headers = HeaderMap::new();
+        for name in ["x-sig", "authorization", "cookie", "transfer-encoding", "x-hop", "x-app"] {
+            headers.insert(HeaderName::from_static(name), HeaderValue::from_static("v"));
+        }
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close, x-hop"));
+        strip(&mut headers, &[HeaderName::from_static("x-sig")], &[header::COOKIE]);
+        let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["cookie", "x-app"]);
+    }
+}

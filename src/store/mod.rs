@@ -1,0 +1,238 @@
+//! The only place with SQL.
+//!
+//! Each statement's text stands once, in [`sql`], and is rendered once per inbox for its database and table
+//! prefix. The query code stands once too, in a macro that each driver instantiates; what a database does
+//! otherwise stands in that database's file with the reason.
+//!
+//! [`Backend`] is sealed and its methods are no API: they change without notice.
+
+mod migrate;
+mod queries;
+mod sql;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+mod types;
+
+use std::future::Future;
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::{Database, Pool};
+use tokio::time::Instant;
+
+use crate::clock::Timestamp;
+use crate::error::BuildError;
+pub(crate) use sql::Sql;
+pub(crate) use types::*;
+
+pub(crate) mod sealed {
+    pub trait Sealed {}
+}
+
+/// A shorthand for what every statement returns.
+pub(crate) type Result<T> = std::result::Result<T, sqlx::Error>;
+
+/// What a database error means for the delivery that met it. Decided by code, never by text (§4.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(hidden)]
+pub enum Fault {
+    /// A deadlock, a serialisation failure, a busy database: worth a fresh transaction within the budget.
+    Transient,
+    /// The database refused the statement or the commit; nothing was committed.
+    Refused,
+    /// The connection or the server is gone, or is no primary any more: nothing is known about a commit.
+    Gone,
+}
+
+/// A database that an inbox can live in. Sealed; its methods are no API.
+pub trait Backend: Database + sealed::Sealed {
+    /// For log lines.
+    #[doc(hidden)]
+    const NAME: &'static str;
+    /// One transaction at a time may write: deliveries queue in memory, in front of the pool.
+    #[doc(hidden)]
+    const SINGLE_WRITER: bool;
+    /// Which database this is, as far as a restore or a failover would change it.
+    #[doc(hidden)]
+    type Incarnation: Clone + PartialEq + std::fmt::Debug + Send + Sync + 'static;
+    /// Keeps statements of one transaction inside the budget; disarmed before COMMIT.
+    #[doc(hidden)]
+    type Deadline: Send + 'static;
+
+    #[doc(hidden)]
+    fn sql(prefix: &str) -> Sql;
+    #[doc(hidden)]
+    fn check(pool: &Pool<Self>) -> impl Future<Output = std::result::Result<(), BuildError>> + Send;
+    #[doc(hidden)]
+    fn migrate(
+        pool: &Pool<Self>,
+        prefix: &str,
+    ) -> impl Future<Output = std::result::Result<(), sqlx::migrate::MigrateError>> + Send;
+    #[doc(hidden)]
+    fn incarnation(pool: &Pool<Self>) -> impl Future<Output = Result<Self::Incarnation>> + Send;
+    #[doc(hidden)]
+    fn fault(error: &sqlx::Error) -> Fault;
+
+    /// BEGIN and our savepoint, with the server told when to give up.
+    #[doc(hidden)]
+    fn begin(
+        conn: &mut PoolConnection<Self>,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Self::Deadline>> + Send;
+    #[doc(hidden)]
+    fn disarm(deadline: Self::Deadline);
+    /// RELEASE of our savepoint: fails after any abnormal end (§4.4).
+    #[doc(hidden)]
+    fn release(conn: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send;
+    /// ROLLBACK TO our savepoint.
+    #[doc(hidden)]
+    fn rollback_to(conn: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send;
+    #[doc(hidden)]
+    fn commit(conn: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send;
+    #[doc(hidden)]
+    fn rollback(conn: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send;
+    /// The driver's own count of nested transactions: 1 when only ours is open.
+    #[doc(hidden)]
+    fn depth(conn: &Self::Connection) -> usize;
+
+    #[doc(hidden)]
+    fn known(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+    ) -> impl Future<Output = Result<Option<Known>>> + Send;
+    /// Inserts the event as applied; false if its id or its place in the stream is taken.
+    #[doc(hidden)]
+    fn insert_event(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        event: &NewEvent<'_>,
+        state: State,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// Compare-and-swap of an event's state.
+    #[doc(hidden)]
+    fn swap_state(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        from: State,
+        to: State,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    #[doc(hidden)]
+    fn slot_holder(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        place: &Place<'_>,
+    ) -> impl Future<Output = Result<Option<Holder>>> + Send;
+    /// A dead letter gives its place in the stream to another id.
+    #[doc(hidden)]
+    fn yield_slot(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        to: &str,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// Moves the cursor from `place.sequence` to the next, as a compare-and-swap.
+    #[doc(hidden)]
+    fn advance_cursor(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        place: &Place<'_>,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    #[doc(hidden)]
+    fn open_cursor(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        next: i64,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    #[doc(hidden)]
+    fn lock_cursor(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+    ) -> impl Future<Output = Result<Option<i64>>> + Send;
+    #[doc(hidden)]
+    fn insert_pending(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        pending: &NewPending<'_>,
+    ) -> impl Future<Output = Result<()>> + Send;
+    #[doc(hidden)]
+    fn delete_pending(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// One more attempt failed: when to try again, or (with a reason) never by itself.
+    #[doc(hidden)]
+    fn record_attempt(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        attempt: &Attempt<'_>,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    #[doc(hidden)]
+    fn audit(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        entry: &Audit<'_>,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Streams whose head is due, after `after` in (source, correlation id) order.
+    #[doc(hidden)]
+    fn due_streams(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        after: Stream<'_>,
+        now: Timestamp,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<(String, String)>>> + Send;
+    #[doc(hidden)]
+    fn due_head(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+    ) -> impl Future<Output = Result<Option<Pending>>> + Send;
+    /// Parked events of a source that wait since before `parked_before`, oldest first by key.
+    #[doc(hidden)]
+    fn expired(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        parked_before: Timestamp,
+        after: &str,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<Expired>>> + Send;
+    #[doc(hidden)]
+    fn pending_counts(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+    ) -> impl Future<Output = Result<Vec<PendingCount>>> + Send;
+    /// Removes up to `limit` applied rows that were decided before `before`.
+    #[doc(hidden)]
+    fn purge(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        before: Timestamp,
+        limit: i64,
+    ) -> impl Future<Output = Result<u64>> + Send;
+    /// The cheapest statement that needs the database: for health checks.
+    #[doc(hidden)]
+    fn ping(conn: &mut Self::Connection, sql: &Sql) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// Takes a connection out of the pool for good and closes it without a word to the server, in the background.
+/// For any end of a transaction that was not our own clean commit or rollback (§4.4).
+pub(crate) fn close_hard<DB: Database>(conn: PoolConnection<DB>) {
+    use sqlx::Connection;
+    // The permit goes back at once: the pool may open a fresh connection while this one is still ending.
+    let conn = conn.detach();
+    tokio::spawn(async move {
+        // A peer that is gone may never answer; dropping the connection then closes its socket.
+        let _ = tokio::time::timeout(Duration::from_secs(5), conn.close_hard()).await;
+    });
+}

@@ -1,0 +1,352 @@
+//! The query code, once, for every driver.
+//!
+//! Code generic over `Database` needs half a dozen where-clauses a function; a macro that each back end
+//! instantiates with its own types needs none, and the compiler checks every instance.
+
+/// The methods of [`Backend`](super::Backend) that only run a statement.
+macro_rules! statements_of_backend {
+    () => {
+        async fn known(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+        ) -> Result<Option<Known>> {
+            let row = sqlx::query(sql.known.clone())
+                .bind(key.source)
+                .bind(key.event_id)
+                .fetch_optional(conn)
+                .await?;
+            row.map(|row| {
+                Ok(Known {
+                    state: State::from_column(row.try_get(0)?)?,
+                    reason: Reason::from_column(row.try_get(1)?)?,
+                    fingerprint: row.try_get(2)?,
+                    correlation_id: row.try_get(3)?,
+                    sequence: row.try_get(4)?,
+                    next_sequence: row.try_get(5)?,
+                })
+            })
+            .transpose()
+        }
+
+        async fn insert_event(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            event: &NewEvent<'_>,
+            state: State,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.insert_event.clone())
+                .bind(event.key.source)
+                .bind(event.key.event_id)
+                .bind(state as i64)
+                .bind(event.fingerprint)
+                .bind(event.event_type)
+                .bind(event.correlation_id)
+                .bind(event.sequence)
+                .bind(event.sequence)
+                .bind(event.at.as_micros())
+                .bind(event.at.as_micros())
+                .execute(conn)
+                .await;
+            inserted(done.map(|done| done.rows_affected()))
+        }
+
+        async fn swap_state(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            from: State,
+            to: State,
+            at: Timestamp,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.swap_state.clone())
+                .bind(to as i64)
+                .bind(at.as_micros())
+                .bind(key.source)
+                .bind(key.event_id)
+                .bind(from as i64)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn slot_holder(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            place: &Place<'_>,
+        ) -> Result<Option<Holder>> {
+            let row = sqlx::query(sql.slot_holder.clone())
+                .bind(place.stream.source)
+                .bind(place.stream.correlation_id)
+                .bind(place.sequence)
+                .fetch_optional(conn)
+                .await?;
+            row.map(|row| {
+                Ok(Holder {
+                    event_id: row.try_get(0)?,
+                    state: State::from_column(row.try_get(1)?)?,
+                })
+            })
+            .transpose()
+        }
+
+        async fn yield_slot(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            to: &str,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.yield_slot.clone())
+                .bind(to)
+                .bind(key.source)
+                .bind(key.event_id)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn advance_cursor(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            place: &Place<'_>,
+            at: Timestamp,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.advance_cursor.clone())
+                .bind(place.sequence + 1)
+                .bind(at.as_micros())
+                .bind(place.stream.source)
+                .bind(place.stream.correlation_id)
+                .bind(place.sequence)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn open_cursor(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+            next: i64,
+            at: Timestamp,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.open_cursor.clone())
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .bind(next)
+                .bind(at.as_micros())
+                .execute(conn)
+                .await;
+            inserted(done.map(|done| done.rows_affected()))
+        }
+
+        async fn lock_cursor(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+        ) -> Result<Option<i64>> {
+            let row = sqlx::query(sql.lock_cursor.clone())
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .fetch_optional(conn)
+                .await?;
+            row.map(|row| row.try_get(0)).transpose()
+        }
+
+        async fn insert_pending(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            pending: &NewPending<'_>,
+        ) -> Result<()> {
+            let request = pending.request;
+            sqlx::query(sql.insert_pending.clone())
+                .bind(pending.key.source)
+                .bind(pending.key.event_id)
+                .bind(pending.correlation_id)
+                .bind(pending.sequence)
+                .bind(pending.reason.map(|reason| reason as i64))
+                .bind(pending.attempts)
+                .bind(pending.at.as_micros())
+                .bind(pending.at.as_micros())
+                .bind(pending.last_status)
+                .bind(request.bytes())
+                .bind(&*request.method)
+                .bind(&*request.uri)
+                .bind(&*request.headers)
+                .bind(&*request.body)
+                .execute(conn)
+                .await?;
+            Ok(())
+        }
+
+        async fn delete_pending(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.delete_pending.clone())
+                .bind(key.source)
+                .bind(key.event_id)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn record_attempt(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            attempt: &Attempt<'_>,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.record_attempt.clone())
+                .bind(attempt.reason.map(|reason| reason as i64))
+                .bind(attempt.not_before.as_micros())
+                .bind(attempt.status)
+                .bind(attempt.error)
+                .bind(key.source)
+                .bind(key.event_id)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn audit(conn: &mut Self::Connection, sql: &Sql, entry: &Audit<'_>) -> Result<()> {
+            sqlx::query(sql.audit.clone())
+                .bind(entry.at.as_micros())
+                .bind(entry.key.source)
+                .bind(entry.key.event_id)
+                .bind(entry.action)
+                .bind(entry.actor)
+                .bind(entry.detail)
+                .execute(conn)
+                .await?;
+            Ok(())
+        }
+
+        async fn due_streams(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            after: Stream<'_>,
+            now: Timestamp,
+            limit: i64,
+        ) -> Result<Vec<(String, String)>> {
+            let rows = sqlx::query(sql.due_streams.clone())
+                .bind(now.as_micros())
+                .bind(after.source)
+                .bind(after.source)
+                .bind(after.correlation_id)
+                .bind(limit)
+                .fetch_all(conn)
+                .await?;
+            rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+        }
+
+        async fn due_head(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+        ) -> Result<Option<Pending>> {
+            let row = sqlx::query(sql.due_head.clone())
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .fetch_optional(conn)
+                .await?;
+            row.map(|row| {
+                Ok(Pending {
+                    event_id: row.try_get(0)?,
+                    event_type: row.try_get(1)?,
+                    fingerprint: row.try_get(2)?,
+                    sequence: row.try_get(3)?,
+                    reason: Reason::from_column(row.try_get(4)?)?,
+                    attempts: row.try_get(5)?,
+                    not_before: Timestamp::from_micros(row.try_get(6)?),
+                    parked_at: Timestamp::from_micros(row.try_get(7)?),
+                    request: StoredRequest {
+                        method: row.try_get(8)?,
+                        uri: row.try_get(9)?,
+                        headers: row.try_get::<Vec<u8>, _>(10)?.into(),
+                        body: row.try_get::<Vec<u8>, _>(11)?.into(),
+                    },
+                })
+            })
+            .transpose()
+        }
+
+        async fn expired(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            parked_before: Timestamp,
+            after: &str,
+            limit: i64,
+        ) -> Result<Vec<Expired>> {
+            let rows = sqlx::query(sql.expired.clone())
+                .bind(source)
+                .bind(after)
+                .bind(parked_before.as_micros())
+                .bind(limit)
+                .fetch_all(conn)
+                .await?;
+            rows.iter()
+                .map(|row| {
+                    Ok(Expired {
+                        event_id: row.try_get(0)?,
+                        correlation_id: row.try_get(1)?,
+                        sequence: row.try_get(2)?,
+                    })
+                })
+                .collect()
+        }
+
+        async fn pending_counts(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+        ) -> Result<Vec<PendingCount>> {
+            let rows = sqlx::query(sql.pending_counts.clone()).fetch_all(conn).await?;
+            rows.iter()
+                .map(|row| {
+                    Ok(PendingCount {
+                        source: row.try_get(0)?,
+                        reason: Reason::from_column(row.try_get(1)?)?,
+                        events: row.try_get(2)?,
+                        bytes: row.try_get(3)?,
+                        oldest: Timestamp::from_micros(row.try_get(4)?),
+                    })
+                })
+                .collect()
+        }
+
+        async fn purge(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            before: Timestamp,
+            limit: i64,
+        ) -> Result<u64> {
+            let done = sqlx::query(sql.purge.clone())
+                .bind(source)
+                .bind(source)
+                .bind(before.as_micros())
+                .bind(limit)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected())
+        }
+
+        async fn ping(conn: &mut Self::Connection, sql: &Sql) -> Result<()> {
+            sqlx::query(sql.ping.clone()).fetch_optional(conn).await?;
+            Ok(())
+        }
+    };
+}
+
+pub(crate) use statements_of_backend;
+
+/// Whether an INSERT put its row in. A taken key is not an error: it is the answer.
+pub(crate) fn inserted(done: super::Result<u64>) -> super::Result<bool> {
+    match done {
+        Ok(rows) => Ok(rows == 1),
+        // Where a database has no way to skip a taken key that reports the truth, it reports the violation.
+        Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Ok(false),
+        Err(error) => Err(error),
+    }
+}

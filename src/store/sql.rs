@@ -1,0 +1,124 @@
+//! Every statement's text, once.
+//!
+//! `{p}` is the table prefix; `?` is a parameter, each used once and in order, so that one text can be rendered
+//! with `?` or `$n`. A place where databases differ is a named piece of the [`Dialect`].
+
+use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
+
+/// Where databases differ, and only there.
+pub(crate) struct Dialect {
+    /// `$1` instead of `?`.
+    pub(crate) numbered: bool,
+    /// Skips a row whose key is taken. Empty where an INSERT reports the violation instead.
+    pub(crate) on_conflict: &'static str,
+    /// Locks the rows of a SELECT. Empty where a transaction holds the whole database.
+    pub(crate) for_update: &'static str,
+}
+
+macro_rules! statements {
+    ($($(#[$doc:meta])* $name:ident = $text:expr;)*) => {
+        /// The statements, rendered for one database and one table prefix.
+        #[doc(hidden)]
+        pub struct Sql { $($(#[$doc])* pub(crate) $name: SqlStr,)* }
+
+        impl Sql {
+            pub(crate) fn render(dialect: &Dialect, prefix: &str) -> Self {
+                Self { $($name: render(dialect, prefix, $text),)* }
+            }
+        }
+    };
+}
+
+statements! {
+    known = "SELECT e.state, p.reason, e.fingerprint, e.correlation_id, e.sequence, c.next_sequence
+        FROM {p}event e
+        LEFT JOIN {p}pending p ON p.source = e.source AND p.event_id = e.event_id
+        LEFT JOIN {p}cursor c ON c.source = e.source AND c.correlation_id = e.correlation_id
+        WHERE e.source = ? AND e.event_id = ?";
+    insert_event = "INSERT INTO {p}event
+        (source, event_id, state, fingerprint, event_type, correlation_id, sequence, slot, received_at, decided_at)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?){on_conflict}";
+    swap_state = "UPDATE {p}event SET state = ?, decided_at = ?
+        WHERE source = ? AND event_id = ? AND state = ?";
+    slot_holder = "SELECT event_id, state FROM {p}event
+        WHERE source = ? AND correlation_id = ? AND generation = 0 AND slot = ?{for_update}";
+    yield_slot = "UPDATE {p}event SET slot = NULL, yielded_to = ?
+        WHERE source = ? AND event_id = ? AND state = 3";
+    advance_cursor = "UPDATE {p}cursor SET next_sequence = ?, updated_at = ?
+        WHERE source = ? AND correlation_id = ? AND next_sequence = ?";
+    open_cursor = "INSERT INTO {p}cursor (source, correlation_id, next_sequence, updated_at)
+        VALUES (?, ?, ?, ?){on_conflict}";
+    lock_cursor = "SELECT next_sequence FROM {p}cursor
+        WHERE source = ? AND correlation_id = ?{for_update}";
+    insert_pending = "INSERT INTO {p}pending
+        (source, event_id, correlation_id, sequence, reason, attempts, not_before, parked_at, last_status,
+         bytes, method, uri, headers, body)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+    delete_pending = "DELETE FROM {p}pending WHERE source = ? AND event_id = ?";
+    record_attempt = "UPDATE {p}pending
+        SET attempts = attempts + 1, reason = ?, not_before = ?, last_status = ?, last_error = ?
+        WHERE source = ? AND event_id = ?";
+    audit = "INSERT INTO {p}audit (at, source, event_id, action, actor, detail) VALUES (?, ?, ?, ?, ?, ?)";
+    // A dead letter for a gap (1) comes back by itself when the gap fills; the others wait for somebody.
+    due_streams = "SELECT p.source, p.correlation_id
+        FROM {p}pending p
+        JOIN {p}cursor c ON c.source = p.source AND c.correlation_id = p.correlation_id
+            AND c.next_sequence = p.sequence
+        WHERE (p.reason IS NULL OR p.reason = 1) AND p.not_before <= ?
+            AND (p.source > ? OR (p.source = ? AND p.correlation_id > ?))
+        ORDER BY p.source, p.correlation_id LIMIT ?";
+    due_head = "SELECT p.event_id, e.event_type, e.fingerprint, p.sequence, p.reason, p.attempts, p.not_before,
+            p.parked_at, p.method, p.uri, p.headers, p.body
+        FROM {p}cursor c
+        JOIN {p}pending p ON p.source = c.source AND p.correlation_id = c.correlation_id
+            AND p.generation = c.generation AND p.sequence = c.next_sequence
+        JOIN {p}event e ON e.source = p.source AND e.event_id = p.event_id
+        WHERE c.source = ? AND c.correlation_id = ? AND (p.reason IS NULL OR p.reason = 1)
+            AND e.slot IS NOT NULL";
+    expired = "SELECT p.event_id, p.correlation_id, p.sequence
+        FROM {p}pending p
+        WHERE p.source = ? AND p.event_id > ? AND p.reason IS NULL AND p.parked_at <= ?
+            AND p.correlation_id IS NOT NULL AND p.sequence IS NOT NULL
+        ORDER BY p.event_id LIMIT ?";
+    pending_counts = "SELECT source, reason, COUNT(*), CAST(SUM(bytes) AS {bigint}), MIN(parked_at)
+        FROM {p}pending GROUP BY source, reason";
+    // Applied rows only. The nesting is what makes one text do for every database.
+    purge = "DELETE FROM {p}event WHERE source = ? AND event_id IN (
+        SELECT event_id FROM (
+            SELECT event_id FROM {p}event WHERE source = ? AND state = 1 AND decided_at < ?
+            ORDER BY decided_at LIMIT ?) AS batch)";
+    ping = "SELECT 1 FROM {p}cursor WHERE source = '' AND correlation_id = ''";
+}
+
+fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
+    let text = text
+        .replace("{p}", prefix)
+        .replace("{on_conflict}", dialect.on_conflict)
+        .replace("{for_update}", dialect.for_update)
+        .replace("{bigint}", "BIGINT");
+    // No statement holds a literal with a question mark, so that every one is a parameter.
+    if !dialect.numbered {
+        return AssertSqlSafe(text).into_sql_str();
+    }
+    let mut numbered = String::with_capacity(text.len() + 16);
+    for (i, piece) in text.split('?').enumerate() {
+        if i > 0 {
+            numbered.push_str(&format!("${i}"));
+        }
+        numbered.push_str(piece);
+    }
+    AssertSqlSafe(numbered).into_sql_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_numbered_in_order_where_a_database_wants_it() {
+        let dialect = Dialect { numbered: true, on_conflict: " ON CONFLICT DO NOTHING", for_update: "" };
+        let sql = Sql::render(&dialect, "app_");
+        assert!(sql.open_cursor.as_str().starts_with("INSERT INTO app_cursor"));
+        assert!(sql.open_cursor.as_str().ends_with("VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING"));
+    }
+}

@@ -1,0 +1,215 @@
+//! SQLite, the embedded default.
+//!
+//! One writer at a time: a transaction begins IMMEDIATE, so that it holds the write lock from its first statement
+//! and never fails on an upgrade, and deliveries of one process queue in memory in front of it.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
+};
+use sqlx::{Pool, Row, Sqlite, TransactionManager};
+use tokio::time::Instant;
+
+use super::migrate::Version;
+use super::queries::{inserted, statements_of_backend};
+use super::sql::Dialect;
+use super::*;
+use crate::error::BuildError;
+
+/// How long SQLite waits for another process's write lock before it reports a busy database. Inside one process
+/// nobody waits there.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How many virtual machine instructions pass between two looks at the deadline: some tens of microseconds.
+const PROGRESS_OPS: i32 = 10_000;
+
+const VERSIONS: &[Version] = &[Version {
+    number: 1,
+    name: "inbox",
+    sql: include_str!("../../migrations/sqlite/0001_inbox.sql"),
+}];
+
+/// Connection options that keep the contract: WAL, synchronous FULL, a busy timeout of 5 s.
+///
+/// `url` is what sqlx takes, such as `sqlite://app.db?mode=rwc`.
+///
+/// # Errors
+/// If the URL cannot be read.
+pub fn connect_options(url: &str) -> std::result::Result<SqliteConnectOptions, sqlx::Error> {
+    Ok(SqliteConnectOptions::from_str(url)?
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .busy_timeout(BUSY_TIMEOUT))
+}
+
+/// Opens a pool of at most `connections` connections with [`connect_options`].
+///
+/// # Errors
+/// If the URL cannot be read or the database cannot be opened.
+pub async fn connect(
+    url: &str,
+    connections: u32,
+) -> std::result::Result<Pool<Sqlite>, sqlx::Error> {
+    SqlitePoolOptions::new()
+        .max_connections(connections)
+        .connect_with(connect_options(url)?)
+        .await
+}
+
+/// Device and inode of the database file: a file that was put back has another inode (§1, incarnation).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(hidden)]
+pub struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+/// Interrupts statements that run past the budget, until dropped or disarmed.
+#[doc(hidden)]
+pub struct SqliteDeadline {
+    armed: Arc<AtomicBool>,
+}
+
+impl Drop for SqliteDeadline {
+    fn drop(&mut self) {
+        self.armed.store(false, Ordering::Release);
+    }
+}
+
+impl sealed::Sealed for Sqlite {}
+
+impl Backend for Sqlite {
+    const NAME: &'static str = "sqlite";
+    const SINGLE_WRITER: bool = true;
+    type Incarnation = Option<FileId>;
+    type Deadline = SqliteDeadline;
+
+    fn sql(prefix: &str) -> Sql {
+        // BEGIN IMMEDIATE holds the whole database, so no row needs a lock of its own.
+        let dialect =
+            Dialect { numbered: false, on_conflict: " ON CONFLICT DO NOTHING", for_update: "" };
+        Sql::render(&dialect, prefix)
+    }
+
+    async fn check(pool: &Pool<Self>) -> std::result::Result<(), BuildError> {
+        let mut conn = pool.acquire().await?;
+        let file: String =
+            sqlx::query_scalar("SELECT file FROM pragma_database_list WHERE name = 'main'")
+                .fetch_one(&mut *conn)
+                .await?;
+        if file.is_empty() {
+            return check_in_memory(pool);
+        }
+        let journal: String =
+            sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut *conn).await?;
+        let synchronous: i64 =
+            sqlx::query_scalar("PRAGMA synchronous").fetch_one(&mut *conn).await?;
+        if !journal.eq_ignore_ascii_case("wal") || synchronous < 2 {
+            return Err(BuildError::unsafe_setting(format!(
+                "SQLite runs with journal_mode={journal} and synchronous={synchronous}, and would lose or block \
+                 acknowledged events; open the pool with `tower_inbox::sqlite::connect_options(url)`, or set \
+                 `.journal_mode(SqliteJournalMode::Wal).synchronous(SqliteSynchronous::Full)` on its options"
+            )));
+        }
+        Ok(())
+    }
+
+    async fn migrate(
+        pool: &Pool<Self>,
+        prefix: &str,
+    ) -> std::result::Result<(), sqlx::migrate::MigrateError> {
+        super::migrate::run(pool, prefix, VERSIONS).await
+    }
+
+    async fn incarnation(pool: &Pool<Self>) -> Result<Self::Incarnation> {
+        Ok(file_id(pool))
+    }
+
+    fn fault(error: &sqlx::Error) -> Fault {
+        let sqlx::Error::Database(error) = error else { return Fault::Gone };
+        let code = error.code().and_then(|code| code.parse::<i64>().ok()).unwrap_or(0);
+        // The low byte is the primary code, https://www.sqlite.org/rescode.html
+        match code & 0xff {
+            5 | 6 => Fault::Transient, // BUSY with its SNAPSHOT and RECOVERY, LOCKED
+            // INTERRUPT by our deadline, CONSTRAINT, TOOBIG, MISMATCH, plain ERROR
+            1 | 9 | 18 | 19 | 20 => Fault::Refused,
+            _ => Fault::Gone, // FULL, IOERR, CORRUPT, READONLY, …
+        }
+    }
+
+    async fn begin(conn: &mut PoolConnection<Self>, deadline: Instant) -> Result<SqliteDeadline> {
+        let armed = Arc::new(AtomicBool::new(true));
+        let watch = SqliteDeadline { armed: Arc::clone(&armed) };
+        conn.lock_handle().await?.set_progress_handler(PROGRESS_OPS, move || {
+            !armed.load(Ordering::Acquire) || Instant::now() < deadline
+        });
+        <Self as Database>::TransactionManager::begin(
+            conn,
+            Some(sqlx::SqlStr::from_static("BEGIN IMMEDIATE; SAVEPOINT tower_inbox")),
+        )
+        .await?;
+        Ok(watch)
+    }
+
+    fn disarm(deadline: SqliteDeadline) {
+        drop(deadline);
+    }
+
+    async fn release(conn: &mut SqliteConnection) -> Result<()> {
+        sqlx::raw_sql("RELEASE SAVEPOINT tower_inbox").execute(conn).await?;
+        Ok(())
+    }
+
+    async fn rollback_to(conn: &mut SqliteConnection) -> Result<()> {
+        sqlx::raw_sql("ROLLBACK TO SAVEPOINT tower_inbox").execute(conn).await?;
+        Ok(())
+    }
+
+    async fn commit(conn: &mut SqliteConnection) -> Result<()> {
+        <Self as Database>::TransactionManager::commit(conn).await
+    }
+
+    async fn rollback(conn: &mut SqliteConnection) -> Result<()> {
+        <Self as Database>::TransactionManager::rollback(conn).await
+    }
+
+    fn depth(conn: &SqliteConnection) -> usize {
+        <Self as Database>::TransactionManager::get_transaction_depth(conn)
+    }
+
+    statements_of_backend!();
+}
+
+/// A database in memory exists once per connection, and only as long as that connection.
+fn check_in_memory(pool: &Pool<Sqlite>) -> std::result::Result<(), BuildError> {
+    let options = pool.options();
+    if options.get_max_connections() == 1
+        && options.get_max_lifetime().is_none()
+        && options.get_idle_timeout().is_none()
+    {
+        return Ok(());
+    }
+    Err(BuildError::unsafe_setting(
+        "an in-memory SQLite database is another one on every connection and is gone with it; use a file, or, for \
+         a test, `SqlitePoolOptions::new().max_connections(1).max_lifetime(None).idle_timeout(None)`",
+    ))
+}
+
+#[cfg(unix)]
+fn file_id(pool: &Pool<Sqlite>) -> Option<FileId> {
+    use std::os::unix::fs::MetadataExt;
+    let options = pool.connect_options();
+    let meta = std::fs::metadata(options.get_filename()).ok()?;
+    Some(FileId { device: meta.dev(), inode: meta.ino() })
+}
+
+#[cfg(not(unix))]
+fn file_id(_: &Pool<Sqlite>) -> Option<FileId> {
+    // There is no portable file identity in std here; a restore is then found only by a broken connection.
+    None
+}

@@ -1,0 +1,214 @@
+//! Plain data that goes into and comes out of statements.
+
+use bytes::Bytes;
+
+use crate::clock::Timestamp;
+
+/// An event's identity: (source, event id).
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct Key<'a> {
+    pub source: &'a str,
+    pub event_id: &'a str,
+}
+
+/// A stream: (source, correlation id).
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct Stream<'a> {
+    pub source: &'a str,
+    pub correlation_id: &'a str,
+}
+
+/// A place in a stream.
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct Place<'a> {
+    pub stream: Stream<'a>,
+    pub sequence: i64,
+}
+
+/// What an event's row says. The numbers are what the column holds and never change their meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(hidden)]
+pub enum State {
+    Applied = 1,
+    Parked = 2,
+    Dead = 3,
+}
+
+impl State {
+    pub(crate) fn from_column(value: i64) -> Result<Self, sqlx::Error> {
+        match value {
+            1 => Ok(Self::Applied),
+            2 => Ok(Self::Parked),
+            3 => Ok(Self::Dead),
+            other => Err(unknown("state", other)),
+        }
+    }
+}
+
+/// Why a stored event will not be tried again by itself (§1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[doc(hidden)]
+pub enum Reason {
+    /// A lower sequence did not come within the recovery window.
+    Gap = 1,
+    /// The handler failed as often as the source allows.
+    Handler = 2,
+    /// The handler's own terminal verdict.
+    Rejected = 3,
+}
+
+impl Reason {
+    pub(crate) fn from_column(value: Option<i64>) -> Result<Option<Self>, sqlx::Error> {
+        match value {
+            None => Ok(None),
+            Some(1) => Ok(Some(Self::Gap)),
+            Some(2) => Ok(Some(Self::Handler)),
+            Some(3) => Ok(Some(Self::Rejected)),
+            Some(other) => Err(unknown("reason", other)),
+        }
+    }
+
+    /// The contract's word for it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Gap => "gap",
+            Self::Handler => "handler",
+            Self::Rejected => "rejected",
+        }
+    }
+}
+
+/// A newer version wrote a value that this one does not know: say so, and do nothing with the event.
+fn unknown(column: &str, value: i64) -> sqlx::Error {
+    sqlx::Error::Decode(
+        format!("{column} {value} was written by a newer version of tower-inbox").into(),
+    )
+}
+
+/// A row to insert.
+#[doc(hidden)]
+pub struct NewEvent<'a> {
+    pub key: Key<'a>,
+    pub fingerprint: &'a [u8],
+    pub event_type: Option<&'a str>,
+    pub correlation_id: Option<&'a str>,
+    pub sequence: Option<i64>,
+    pub at: Timestamp,
+}
+
+/// What the database knows of an event, in one statement.
+#[derive(Clone, Debug)]
+#[doc(hidden)]
+pub struct Known {
+    pub state: State,
+    pub reason: Option<Reason>,
+    pub fingerprint: Vec<u8>,
+    pub correlation_id: Option<String>,
+    pub sequence: Option<i64>,
+    /// The cursor of its stream.
+    pub next_sequence: Option<i64>,
+}
+
+impl Known {
+    /// Whether a worker applies it by itself when its turn comes.
+    pub(crate) fn is_waiting(&self) -> bool {
+        match self.state {
+            State::Applied => false,
+            State::Parked => true,
+            State::Dead => self.reason == Some(Reason::Gap),
+        }
+    }
+}
+
+/// Who holds a place in a stream.
+#[doc(hidden)]
+pub struct Holder {
+    pub event_id: String,
+    pub state: State,
+}
+
+/// A request as it is stored: credentials, signatures and hop-by-hop headers are gone already.
+#[derive(Clone, Debug)]
+#[doc(hidden)]
+pub struct StoredRequest {
+    pub method: String,
+    pub uri: String,
+    pub headers: Bytes,
+    pub body: Bytes,
+}
+
+impl StoredRequest {
+    /// What it counts for against the bounds on parking.
+    pub(crate) fn bytes(&self) -> i64 {
+        i64::try_from(self.headers.len() + self.body.len()).unwrap_or(i64::MAX)
+    }
+}
+
+/// An event to park, or a dead letter.
+#[doc(hidden)]
+pub struct NewPending<'a> {
+    pub key: Key<'a>,
+    pub correlation_id: Option<&'a str>,
+    pub sequence: Option<i64>,
+    pub reason: Option<Reason>,
+    pub attempts: i64,
+    pub last_status: Option<i64>,
+    pub at: Timestamp,
+    pub request: &'a StoredRequest,
+}
+
+/// One more attempt that did not apply.
+#[doc(hidden)]
+pub struct Attempt<'a> {
+    /// NULL: parked still.
+    pub reason: Option<Reason>,
+    pub not_before: Timestamp,
+    pub status: Option<i64>,
+    pub error: Option<&'a str>,
+}
+
+/// A parked event (or one dead for a gap) whose turn it is, with all that a worker needs.
+#[doc(hidden)]
+pub struct Pending {
+    pub event_id: String,
+    pub event_type: Option<String>,
+    pub fingerprint: Vec<u8>,
+    pub sequence: i64,
+    pub reason: Option<Reason>,
+    pub attempts: i64,
+    pub not_before: Timestamp,
+    pub parked_at: Timestamp,
+    pub request: StoredRequest,
+}
+
+/// A parked event that has waited longer than the recovery window.
+#[doc(hidden)]
+pub struct Expired {
+    pub event_id: String,
+    pub correlation_id: String,
+    pub sequence: i64,
+}
+
+/// How much is pending, by source and reason.
+#[derive(Clone, Debug)]
+#[doc(hidden)]
+pub struct PendingCount {
+    pub source: String,
+    pub reason: Option<Reason>,
+    pub events: i64,
+    pub bytes: i64,
+    pub oldest: Timestamp,
+}
+
+/// A line of the audit table.
+#[doc(hidden)]
+pub struct Audit<'a> {
+    pub at: Timestamp,
+    pub key: Key<'a>,
+    pub action: &'static str,
+    pub actor: &'a str,
+    pub detail: &'a str,
+}
