@@ -25,22 +25,23 @@ apt_quietly() {
 
 # install WHAT PACKAGE...: from the distribution, or a message that says what to install.
 install() {
-    local what=$1 policy=/usr/sbin/policy-rc.d own_policy=false failed=false
+    local what=$1
     shift
     can_install || die "$what is not installed, and only root on a system with apt-get gets it from here. Please install it (Debian's packages: $*)"
     say "installing $what ($*)"
-    # A package's own service is not wanted: servers are started here, privately. The distribution's switch
-    # for that is a policy script; where somebody has one already it is left alone.
-    if [ ! -e $policy ]; then
-        printf '#!/bin/sh\nexit 101\n' >$policy
-        chmod 755 $policy
-        own_policy=true
-    fi
-    # The lists on the machine may be absent or old: fetch them once if the first try fails.
-    apt_quietly install -y --no-install-recommends "$@" ||
-        { apt_quietly update && apt_quietly install -y --no-install-recommends "$@"; } || failed=true
-    if $own_policy; then rm -f $policy; fi
-    if $failed; then die "$what could not be installed ($*): see apt-get's message above"; fi
+    (
+        # A package's own service is not wanted: servers are started here, privately. The distribution's switch
+        # for that is a policy script; where there is one already it is left alone.
+        policy=/usr/sbin/policy-rc.d
+        if [ ! -e $policy ]; then
+            trap 'rm -f $policy' EXIT
+            printf '#!/bin/sh\nexit 101\n' >$policy
+            chmod 755 $policy
+        fi
+        # The package lists may be absent or old: fetch them once if the first try fails.
+        apt_quietly install -y --no-install-recommends "$@" 2>/dev/null ||
+            { apt_quietly update && apt_quietly install -y --no-install-recommends "$@"; }
+    ) || die "$what could not be installed ($*): see apt-get's message above"
 }
 
 # The crate's features, one a line, `default` left out. Needs neither jq nor Python: the package's features are
