@@ -13,10 +13,8 @@ use tokio::time;
 use super::client::{Client, Target};
 use super::plan::Plan;
 
-/// How long nothing may get better before a check gives up, while events are still on their way.
-const STALL: Duration = Duration::from_secs(30);
-/// The same when every event is known to be applied: only the connection can be at fault.
-const GRACE: Duration = Duration::from_secs(1);
+/// So many ledgers are asked for at a time.
+const AT_ONCE: usize = 16;
 /// So many differences are told in words.
 const TOLD: usize = 5;
 
@@ -60,11 +58,9 @@ pub(crate) enum Difference {
     Unreadable(String),
 }
 
-/// The result of a check, as it stands in the report.
+/// The result of a check, counted by kind, as it stands in the report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Check {
-    pub(crate) ok: bool,
-    pub(crate) accounts: usize,
+pub(crate) struct Differences {
     pub(crate) missing: usize,
     pub(crate) repeated: usize,
     pub(crate) altered: usize,
@@ -152,41 +148,50 @@ impl Expectation {
     }
 }
 
-/// Compares every account's ledger. While events are `open` (parked, accepted, or given up without a clear
-/// answer) it looks again until they have drained, or until nothing has got better for half a minute.
+/// Compares every account's ledger, again and again until it is exact, or until nothing has got better for as
+/// long as `patience` (see [`Report::patience`]). `watch` is told the number of differences after each look.
+///
+/// [`Report::patience`]: super::report::Report::patience
 pub(crate) async fn check(
     expectation: &Expectation,
     client: &Client,
     target: &Target,
-    open: bool,
-) -> Check {
-    let stall = if open { STALL } else { GRACE };
+    patience: Duration,
+    mut watch: impl FnMut(usize),
+) -> Differences {
     let mut best = usize::MAX;
     let mut better = Instant::now();
     let mut pause = Duration::from_millis(20);
-    let mut differing: BTreeMap<&str, Vec<Difference>> = expectation
-        .accounts()
-        .map(|account| (account, Vec::new()))
-        .collect();
+    // An account that is right is not looked at again: nothing more is delivered to it.
+    let mut accounts: Vec<&str> = expectation.accounts().collect();
     loop {
-        for (account, differences) in &mut differing {
-            *differences = match ledger(client, target, account).await {
-                Ok(ledger) => expectation.compare(account, &ledger),
-                Err(why) => vec![Difference::Unreadable(why)],
-            };
+        let mut differences = Vec::new();
+        let mut differing = Vec::new();
+        for batch in accounts.chunks(AT_ONCE) {
+            let asked = batch.iter().map(|account| {
+                let (client, target, account) =
+                    (client.clone(), target.clone(), account.to_string());
+                tokio::spawn(async move { ledger(&client, &target, &account).await })
+            });
+            let asked: Vec<_> = asked.collect();
+            for (account, asked) in batch.iter().zip(asked) {
+                let found = match asked.await.expect("asking does not panic") {
+                    Ok(ledger) => expectation.compare(account, &ledger),
+                    Err(why) => vec![Difference::Unreadable(why)],
+                };
+                if !found.is_empty() {
+                    differing.push(*account);
+                    differences.extend(found);
+                }
+            }
         }
-        // An account that is right stays right: its events cannot be applied a second time unnoticed later
-        // on without a delivery, and there are none any more.
-        differing.retain(|_, differences| !differences.is_empty());
-        let count = differing.values().map(Vec::len).sum();
-        if count < best {
-            (best, better) = (count, Instant::now());
+        accounts = differing;
+        watch(differences.len());
+        if differences.len() < best {
+            (best, better) = (differences.len(), Instant::now());
         }
-        if count == 0 || better.elapsed() >= stall {
-            return Check::new(
-                expectation.accounts.len(),
-                differing.into_values().flatten(),
-            );
+        if best == 0 || better.elapsed() >= patience {
+            return differences.into_iter().collect();
         }
         time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(500));
@@ -198,28 +203,30 @@ async fn ledger(client: &Client, target: &Target, account: &str) -> Result<Ledge
     serde_json::from_slice(&body).map_err(|error| format!("ledger of {account}: {error}"))
 }
 
-impl Check {
-    pub(crate) fn new(accounts: usize, differences: impl Iterator<Item = Difference>) -> Self {
-        let mut check = Self {
-            ok: true,
-            accounts,
-            ..Self::default()
-        };
+impl Differences {
+    /// Whether there are none: the ledger is exact.
+    pub(crate) fn none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl FromIterator<Difference> for Differences {
+    fn from_iter<I: IntoIterator<Item = Difference>>(differences: I) -> Self {
+        let mut found = Self::default();
         for difference in differences {
-            check.ok = false;
             *match &difference {
-                Difference::Missing(_) => &mut check.missing,
-                Difference::Repeated(_) => &mut check.repeated,
-                Difference::Altered(_) => &mut check.altered,
-                Difference::Disordered(_) => &mut check.disordered,
-                Difference::Balance { .. } => &mut check.balances,
-                Difference::Unreadable(_) => &mut check.unreadable,
+                Difference::Missing(_) => &mut found.missing,
+                Difference::Repeated(_) => &mut found.repeated,
+                Difference::Altered(_) => &mut found.altered,
+                Difference::Disordered(_) => &mut found.disordered,
+                Difference::Balance { .. } => &mut found.balances,
+                Difference::Unreadable(_) => &mut found.unreadable,
             } += 1;
-            if check.told.len() < TOLD {
-                check.told.push(difference.to_string());
+            if found.told.len() < TOLD {
+                found.told.push(difference.to_string());
             }
         }
-        check
+        found
     }
 }
 
@@ -335,16 +342,16 @@ mod tests {
     }
 
     #[test]
-    fn a_check_counts_by_kind_and_tells_the_first_few() {
+    fn differences_are_counted_by_kind_and_the_first_few_told() {
         let (expectation, _) = exact(true);
         let empty = Ledger {
             balance: 0,
             entries: Vec::new(),
         };
         let differences = expectation.compare("acct-1", &empty);
-        let check = Check::new(1, differences.into_iter());
-        assert!(!check.ok);
-        assert_eq!((check.missing, check.told.len()), (9, TOLD));
-        assert!(Check::new(1, std::iter::empty()).ok);
+        let found: Differences = differences.into_iter().collect();
+        assert!(!found.none());
+        assert_eq!((found.missing, found.told.len()), (9, TOLD));
+        assert!(Differences::default().none());
     }
 }

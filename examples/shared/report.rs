@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::client::{Lost, Reply};
-use super::ledger::Check;
+use super::ledger::Differences;
 use super::schedule::Verdict;
 
 /// What is known of an event; of several copies the best counts.
@@ -80,8 +80,10 @@ pub(crate) struct Report {
     pub(crate) p95_ms: Option<f64>,
     pub(crate) p99_ms: Option<f64>,
     pub(crate) seconds: f64,
-    /// Null unless asked for.
-    pub(crate) check: Option<Check>,
+    /// Whether the ledger equals what was sent; null unless asked for.
+    pub(crate) check: Option<bool>,
+    /// In what it differs; null unless asked for.
+    pub(crate) differences: Option<Differences>,
     #[serde(skip)]
     pub(crate) fates: Vec<Fate>,
 }
@@ -152,6 +154,7 @@ impl Tally {
             unanswered: self.unanswered,
             seconds: (took.as_secs_f64() * 1_000.0).round() / 1_000.0,
             check: None,
+            differences: None,
             fates: self.fates,
         }
     }
@@ -163,10 +166,23 @@ impl Report {
         serde_json::to_string(self).expect("plain data")
     }
 
-    /// Whether an event may still be applied without being sent again, or may have been without our knowing.
-    pub(crate) fn open(&self) -> bool {
-        let mut fates = self.fates.iter();
-        fates.any(|fate| matches!(fate, Fate::Waiting | Fate::Exhausted))
+    /// Takes the result of a check in.
+    pub(crate) fn checked(&mut self, differences: Differences) {
+        self.check = Some(differences.none());
+        self.differences = Some(differences);
+    }
+
+    /// How long a check should wait while nothing gets better.
+    pub(crate) fn patience(&self) -> Duration {
+        let any = |fate| self.fates.contains(&fate);
+        Duration::from_secs(match () {
+            // Longer than a receiver's lease of 30 s, and than its longest pause but the last, 64 s + 25 %.
+            () if any(Fate::Waiting) => 90,
+            // The last request may have arrived and still be running.
+            () if any(Fate::Exhausted) => 10,
+            // All is known: only the connection can be at fault.
+            () => 1,
+        })
     }
 }
 
@@ -217,7 +233,7 @@ mod tests {
             (report.delivered, report.exhausted, report.unsent),
             (1, 1, 1)
         );
-        assert!(report.open());
+        assert_eq!(report.patience(), Duration::from_secs(10));
         let line: serde_json::Value = serde_json::from_str(&report.line()).unwrap();
         assert_eq!(
             line["answers"],

@@ -63,6 +63,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_millis(millis))
 }
 
+/// A duration that is not zero.
+pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        time if time.is_zero() => Err("longer than nothing".to_owned()),
+        time => Ok(time),
+    }
+}
+
 /// Durations between commas: `1s,4s,16s`.
 pub(crate) fn durations(text: &str) -> Result<Vec<Duration>, String> {
     text.split(',').map(|part| duration(part.trim())).collect()
@@ -151,6 +159,7 @@ mod tests {
         for bad in ["", "7", "s", "-7s", "7 s", "7S", "1.5s", "7sec", "٧s"] {
             assert!(duration(bad).is_err(), "{bad:?}");
         }
+        assert!(some_time("0ms").is_err() && some_time("1ms").is_ok());
         assert!(duration("99999999999999999999s").is_err());
         assert!(duration("999999999999999999d").is_err());
         let backoff = durations("1s,4s, 16s").unwrap();
