@@ -1,0 +1,162 @@
+//! MAC algorithms, decoded tags, and the comparison in constant time.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hmac::Mac;
+use hmac::digest::{CtOutput, Output};
+
+use super::secret::Secret;
+
+/// A MAC algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// HMAC with SHA-256: 32 bytes.
+    HmacSha256,
+    /// HMAC with SHA-512: 64 bytes.
+    HmacSha512,
+    /// HMAC with SHA-1: 20 bytes. Not broken as a MAC, but nothing to choose anew; some producers offer nothing else.
+    HmacSha1Legacy,
+}
+
+impl Algorithm {
+    /// The length of a MAC in bytes.
+    pub const fn len(self) -> usize {
+        match self {
+            Self::HmacSha256 => 32,
+            Self::HmacSha512 => 64,
+            Self::HmacSha1Legacy => 20,
+        }
+    }
+
+    /// Never: MACs have bytes.
+    pub const fn is_empty(self) -> bool {
+        false
+    }
+}
+
+/// How a signature is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Encoding {
+    /// Hexadecimal of either case.
+    Hex,
+    /// Base64 in its canonical form: standard alphabet, padded, unused bits zero.
+    Base64,
+}
+
+impl Encoding {
+    /// Writes a MAC.
+    pub fn encode(self, mac: &[u8]) -> String {
+        match self {
+            Self::Hex => hex::encode(mac),
+            Self::Base64 => STANDARD.encode(mac),
+        }
+    }
+
+    /// Reads a candidate; `None` unless it decodes to exactly the MAC's length.
+    pub(super) fn decode(self, algorithm: Algorithm, text: &str) -> Option<Tag> {
+        let len = algorithm.len();
+        match self {
+            Self::Hex => {
+                let mut tag = Tag {
+                    bytes: [0; 64],
+                    len,
+                };
+                hex::decode_to_slice(text, &mut tag.bytes[..len]).ok()?;
+                Some(tag)
+            }
+            Self::Base64 => {
+                // Checked first: nothing longer than a MAC is decoded.
+                if text.len() != len.div_ceil(3) * 4 {
+                    return None;
+                }
+                // 64 bytes need 88 characters, and those may decode to 66 bytes.
+                let mut buffer = [0; 66];
+                let written = STANDARD.decode_slice(text, &mut buffer).ok()?;
+                Tag::new(algorithm, &buffer[..written])
+            }
+        }
+    }
+}
+
+/// A received MAC of exactly the algorithm's length.
+#[derive(Clone)]
+pub(super) struct Tag {
+    bytes: [u8; 64],
+    len: usize,
+}
+
+impl Tag {
+    pub(super) fn new(algorithm: Algorithm, mac: &[u8]) -> Option<Self> {
+        let mut bytes = [0; 64];
+        (mac.len() == algorithm.len()).then(|| bytes[..mac.len()].copy_from_slice(mac))?;
+        Some(Self {
+            bytes,
+            len: mac.len(),
+        })
+    }
+}
+
+/// Whether any tag is the MAC of the message under this secret. The MAC is computed once and every tag is compared.
+pub(super) fn any_matches(
+    secret: &Secret,
+    algorithm: Algorithm,
+    message: &[&[u8]],
+    tags: &[Tag],
+) -> bool {
+    match algorithm {
+        Algorithm::HmacSha256 => compare(secret.sha256(), message, tags),
+        Algorithm::HmacSha512 => compare(secret.sha512(), message, tags),
+        Algorithm::HmacSha1Legacy => compare(secret.sha1(), message, tags),
+    }
+}
+
+fn compare<M: Mac + Clone>(key: &M, message: &[&[u8]], tags: &[Tag]) -> bool {
+    let mut mac = key.clone();
+    message.iter().for_each(|part| mac.update(part));
+    let computed = mac.finalize();
+    tags.iter().fold(false, |found, tag| {
+        let equal = <&Output<M>>::try_from(&tag.bytes[..tag.len])
+            .is_ok_and(|received| computed == CtOutput::<M>::from(received));
+        found | equal
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_must_be_canonical_and_of_the_exact_length() {
+        let mac = [7u8; 32];
+        let text = Encoding::Base64.encode(&mac);
+        let decode = |text: &str| Encoding::Base64.decode(Algorithm::HmacSha256, text);
+        assert!(decode(&text).is_some());
+        assert!(decode(text.trim_end_matches('=')).is_none(), "no padding");
+        let mut loose = text.clone().into_bytes();
+        loose[42] += 1; // the unused bits of the last character
+        assert!(
+            decode(std::str::from_utf8(&loose).unwrap()).is_none(),
+            "unused bits set"
+        );
+        assert!(decode(&"A".repeat(44)).is_none(), "33 bytes");
+        assert!(decode("").is_none());
+    }
+
+    #[test]
+    fn hex_of_either_case_and_of_the_exact_length() {
+        let decode = |text: &str| Encoding::Hex.decode(Algorithm::HmacSha1Legacy, text);
+        assert!(decode(&"aB".repeat(20)).is_some());
+        for wrong in [
+            "",
+            "a",
+            &"ab".repeat(19),
+            &"ab".repeat(21),
+            &"zz".repeat(20),
+            &"é".repeat(20),
+        ] {
+            assert!(decode(wrong).is_none(), "{wrong}");
+        }
+    }
+}
