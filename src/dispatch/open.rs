@@ -1,17 +1,16 @@
 //! A transaction of ours, from BEGIN to COMMIT.
 
-use sqlx::pool::PoolConnection;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Stop, within};
 use crate::answer::Answer;
-use crate::inbox::Shared;
-use crate::store::{Backend, close_hard};
+use crate::inbox::{Pooled, Shared};
+use crate::store::Backend;
+use crate::tx::Lent;
 
 /// A transaction of ours. Dropped without a clean end, its connection is closed, never pooled (§4.4).
 pub(super) struct Open<'a, DB: Backend> {
-    shared: &'a Shared<DB>,
-    pub(super) conn: Option<PoolConnection<DB>>,
+    conn: Option<Pooled<'a, DB>>,
     watch: Option<DB::Deadline>,
 }
 
@@ -19,14 +18,39 @@ impl<'a, DB: Backend> Open<'a, DB> {
     pub(super) async fn begin(shared: &'a Shared<DB>, deadline: Instant) -> Result<Self, Stop> {
         let conn = shared.connection(deadline).await.map_err(Stop::Answer)?;
         let mut open = Open {
-            shared,
             conn: Some(conn),
             watch: None,
         };
-        let conn = open.conn.as_mut().expect("just put there");
-        let begun = timeout_at(deadline, DB::begin(conn, deadline)).await;
+        let begun = timeout_at(deadline, DB::begin(open.pooled().pooled(), deadline)).await;
         open.watch = Some(begun.map_err(|_| Stop::Budget)??);
         Ok(open)
+    }
+
+    fn pooled(&mut self) -> &mut Pooled<'a, DB> {
+        self.conn
+            .as_mut()
+            .expect("a transaction has its connection until its end")
+    }
+
+    pub(super) fn conn(&mut self) -> &mut DB::Connection {
+        self.pooled()
+    }
+
+    /// Hands the transaction out.
+    pub(super) fn lend(&mut self) -> Lent<DB> {
+        Lent::new(
+            self.pooled()
+                .take()
+                .expect("a transaction is lent once at a time"),
+        )
+    }
+
+    /// Ends the lending. False if the handler kept the transaction: it is lost then.
+    pub(super) fn reclaim(&mut self, lent: &Lent<DB>) -> bool {
+        let conn = lent.reclaim();
+        let here = conn.is_some();
+        self.pooled().put_back(conn);
+        here
     }
 
     /// RELEASE and COMMIT of what only the inbox wrote.
@@ -42,7 +66,7 @@ impl<'a, DB: Backend> Open<'a, DB> {
         self.disarm();
         DB::commit(self.conn()).await?;
         // A file that was put back while the transaction ran took the commit with it.
-        if self.shared.incarnation_changed().await {
+        if !self.pooled().is_current().await {
             return Err(Stop::Answer(Answer::unavailable(
                 "the database was replaced",
             )));
@@ -56,13 +80,7 @@ impl<'a, DB: Backend> Open<'a, DB> {
         Ok(())
     }
 
-    pub(super) fn conn(&mut self) -> &mut DB::Connection {
-        self.conn
-            .as_deref_mut()
-            .expect("the connection is lent only while the handler runs")
-    }
-
-    /// A clean end: the pool may have it back.
+    /// A clean end: the pool may have the connection back.
     pub(super) fn clean(mut self) {
         self.disarm();
         drop(self.conn.take());
@@ -78,8 +96,7 @@ impl<'a, DB: Backend> Open<'a, DB> {
 impl<DB: Backend> Drop for Open<'_, DB> {
     fn drop(&mut self) {
         if let Some(conn) = self.conn.take() {
-            close_hard(conn);
-            self.shared.recent.clear();
+            conn.close();
         }
     }
 }
