@@ -19,7 +19,8 @@
 //! // What the producer sends, still with the old secret.
 //! let headers: HeaderMap = Signer::new(&scheme, [Secret::text("old")?])?.sign(now, None, body)?.into_iter().collect();
 //!
-//! let request = RequestView::new(&Method::POST, &Uri::from_static("/"), &headers, body);
+//! let uri = Uri::from_static("/");
+//! let request = RequestView::new(&Method::POST, &uri, &headers, body);
 //! let verified = scheme.verify(&request, &secrets.snapshot(), now, &Tolerance::default())?;
 //! assert_eq!(verified.label(), "secret-2");
 //! # Ok(())
