@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::HeaderName;
 
 use super::Preset;
-use crate::envelope::{Compared, ContentPolicy, Handshake, Mapping, Place, Source};
+use crate::envelope::{Compared, ContentPolicy, Handshake, Lookup, Mapping, Place};
 use crate::verify::{
     Algorithm, Encoding, IdForm, KeyEncoding, Part, Pick, Scheme, SchemeBuilder, SignatureAt,
     TimestampAt, Unit,
@@ -69,9 +69,9 @@ impl Preset {
             body_event_id("x-event-id")
                 .with_event_type(Place::json("event_type"))
                 .with_correlation_id(
-                    Source::from(Place::json("correlation_id")).agreeing_with("x-correlation-id"),
+                    Lookup::from(Place::json("correlation_id")).agreeing_with("x-correlation-id"),
                 )
-                .with_sequence(Source::from(Place::json("sequence")).agreeing_with("x-sequence"))
+                .with_sequence(Lookup::from(Place::json("sequence")).agreeing_with("x-sequence"))
                 .with_content_policy(ContentPolicy::Reject(Compared::TypeAndData))
         },
     };
@@ -100,7 +100,7 @@ impl Preset {
                 ])
         },
         mapping: || {
-            Mapping::new(Source::from(Place::header("idempotency-key")).in_form(IdForm::Uuid))
+            Mapping::new(Lookup::from(Place::header("idempotency-key")).in_form(IdForm::Uuid))
                 .with_event_type(Place::json("event_type"))
                 .with_content_policy(ContentPolicy::Reject(Compared::RawBody))
         },
@@ -379,5 +379,5 @@ fn standard_mapping(id: &'static str) -> Mapping {
 
 /// The event id of the body; this header, if it is sent, must agree.
 fn body_event_id(header: &'static str) -> Mapping {
-    Mapping::new(Source::from(Place::json("event_id")).agreeing_with(header))
+    Mapping::new(Lookup::from(Place::json("event_id")).agreeing_with(header))
 }

@@ -29,25 +29,32 @@
 
 mod candidates;
 mod custom;
+#[cfg(feature = "ed25519")]
+mod ed25519;
 mod head;
 mod id;
 pub(crate) mod json;
 mod mac;
 mod refusal;
+mod rfc9421;
 mod scheme;
 mod secret;
 mod secrets;
+mod sfv;
 mod sign;
 pub(crate) mod time;
 
 use http::{HeaderMap, Method, Uri};
 
 pub use self::custom::{Accepted, CustomScheme};
+#[cfg(feature = "ed25519")]
+pub use self::ed25519::StandardEd25519;
 pub use self::head::Head;
 pub use self::id::IdForm;
 pub use self::json::JsonPath;
 pub use self::mac::{Algorithm, Encoding};
 pub use self::refusal::{Refusal, RefusalKind};
+pub use self::rfc9421::Rfc9421;
 pub use self::scheme::{
     IdAt, Part, Pick, Scheme, SchemeBuilder, SchemeError, SignatureAt, TimestampAt,
 };
