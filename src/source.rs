@@ -23,8 +23,9 @@ const READ_TIMEOUT: Duration = Duration::from_secs(5);
 const MARGIN: Duration = Duration::from_secs(1);
 /// The default of §7.1.
 const RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Clocks differ: added to the retention's floor (§7.1).
-const SKEW: Duration = Duration::from_secs(15 * 60);
+/// Clocks differ: added to the retention's floor (§7.1), which is rounded up to whole hours.
+const SKEW: Duration = Duration::from_secs(10 * 60);
+const HOUR: u64 = 3600;
 /// The schedule of §5.5.
 const BACKOFF: [Duration; 6] = [
     Duration::from_secs(1),
@@ -255,7 +256,7 @@ impl Source {
     }
 
     /// How long the rows of applied events are kept, against which duplicates are known. Default: 30 days. Less than
-    /// [`Preset::retention_floor`] and a quarter of an hour for skew is refused, since the producer may still send such an event again.
+    /// [`Preset::retention_floor`], with ten minutes for skew and rounded up to whole hours, is refused, since the producer may still send such an event again.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
         self
@@ -335,6 +336,7 @@ impl SourceState {
             return refuse("backoff, max_attempts and max_in_flight must not be empty or 0".into());
         }
         let floor = source.preset.retention_floor() + SKEW;
+        let floor = Duration::from_secs(floor.as_secs().div_ceil(HOUR) * HOUR);
         if source.retention < floor && !source.allow_short_retention {
             return refuse(format!(
                 "a retention of {} s is below the floor of {} s, in which this producer may send an event again: use \
