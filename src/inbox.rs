@@ -21,9 +21,10 @@ use crate::queue::{Flights, Lanes, Waiting};
 use crate::recent::Recent;
 use crate::source::Source;
 pub(crate) use crate::source::SourceState;
-use crate::store::{Backend, Sql, close_hard};
+use crate::store::{Backend, Fault, Sql, close_hard};
 use crate::tracker::Tracker;
 use crate::verify::Secrets;
+use crate::watch::Watch;
 
 /// Bodies of deliveries that are not verified yet share this much memory (§2.1).
 const BODY_BUDGET: usize = 64 * 1024 * 1024;
@@ -84,6 +85,8 @@ pub(crate) struct Shared<DB: Backend> {
     pub(crate) bodies: ByteBudget,
     pub(crate) tracker: Tracker,
     pub(crate) worker: Worker,
+    pub(crate) watch: Watch,
+    pub(crate) settings: DB::Settings,
     incarnation: Mutex<Incarnation<DB>>,
 }
 
@@ -110,13 +113,19 @@ impl<DB: Backend> Pooled<'_, DB> {
         self.conn = conn;
     }
 
-    pub(crate) fn pooled(&mut self) -> &mut PoolConnection<DB> {
-        self.conn.as_mut().expect(LENT)
+    /// Whether the database is still the one that this connection was taken for.
+    pub(crate) fn is_current(&self) -> bool {
+        self.shared.generation() == self.generation
     }
 
-    /// Whether the database is still the one that this connection was taken for.
-    pub(crate) async fn is_current(&mut self) -> bool {
-        self.shared.generation().await == self.generation
+    /// After a statement outside a transaction: a connection that met a fault is closed, so that a pool that is pinned
+    /// to a server that is no primary any more recovers (§4.7).
+    pub(crate) fn done<T>(self, result: &Result<T, sqlx::Error>) {
+        if let Err(error) = result
+            && DB::fault(error) == Fault::Gone
+        {
+            self.close();
+        }
     }
 
     /// Closes it, and forgets what this process remembers: its end was not ours.
@@ -164,7 +173,11 @@ impl<DB: Backend> Shared<DB> {
     pub(crate) async fn connection(&self, deadline: Instant) -> Result<Pooled<'_, DB>, Answer> {
         match timeout_at(patience(deadline), self.acquire()).await {
             Ok(Ok(conn)) => Ok(conn),
-            Err(_) | Ok(Err(sqlx::Error::PoolTimedOut)) => Err(Answer::busy("the connection pool")),
+            Err(_) | Ok(Err(sqlx::Error::PoolTimedOut)) if self.watch.alive() => {
+                Err(Answer::busy("the connection pool"))
+            }
+            // A pool goes on trying to connect; the maintenance connection knows that there is nothing to connect to.
+            Err(_) => Err(Answer::unavailable("the database is not available")),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "no connection to the database");
                 self.recent.clear();
@@ -176,7 +189,7 @@ impl<DB: Backend> Shared<DB> {
     /// A pooled connection, as long as the pool lets one wait.
     pub(crate) async fn acquire(&self) -> Result<Pooled<'_, DB>, sqlx::Error> {
         // Looked at before the connection is taken: one that is older than this is not used for long.
-        let generation = self.generation().await;
+        let generation = self.generation();
         let conn = self.pool.acquire().await?;
         Ok(Pooled {
             shared: self,
@@ -185,28 +198,36 @@ impl<DB: Backend> Shared<DB> {
         })
     }
 
-    /// How often the database was another one than before. When that happens nothing is remembered, and no idle
+    /// How often the database was another one than before.
+    fn generation(&self) -> u64 {
+        if let Some(now) = DB::cheap_incarnation(&self.pool) {
+            return self.observe(now);
+        }
+        self.incarnation
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .generation
+    }
+
+    /// Takes note of which database this is. If it is another one than before, nothing is remembered, and no idle
     /// connection to the old one is used again.
-    async fn generation(&self) -> u64 {
-        let now = DB::incarnation(&self.pool).await;
+    pub(crate) fn observe(&self, now: DB::Incarnation) -> u64 {
         let generation = {
             let mut known = self
                 .incarnation
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            match now {
-                Ok(now) if known.is != now => {
-                    tracing::error!(
-                        from = ?known.is, to = ?now,
-                        "the database is another one than before: a restore or a failover. Reconcile with your \
-                         producers over what they have delivered since the copy was taken"
-                    );
-                    known.is = now;
-                    known.generation += 1;
-                    known.generation
-                }
-                _ => return known.generation,
+            if known.is == now {
+                return known.generation;
             }
+            tracing::error!(
+                from = ?known.is, to = ?now,
+                "the database is another one than before: a restore or a failover. Reconcile with your producers over \
+                 what they have delivered since the copy was taken"
+            );
+            known.is = now;
+            known.generation += 1;
+            known.generation
         };
         self.recent.clear();
         while let Some(conn) = self.pool.try_acquire() {
@@ -267,6 +288,13 @@ impl<DB: Backend> Inbox<DB> {
     /// # Errors
     /// What the database or the pool said, or [`sqlx::Error::PoolTimedOut`] if it said nothing in time.
     pub async fn ping(&self, patience: Duration) -> Result<(), sqlx::Error> {
+        if !DB::CHEAP_INCARNATION {
+            // Not through the pool: one that is busy says nothing about the database.
+            return match tokio::time::timeout(patience, self.shared.watch.ping()).await {
+                Ok(true) => Ok(()),
+                _ => Err(sqlx::Error::PoolTimedOut),
+            };
+        }
         let ping = async {
             let mut conn = self.shared.acquire().await?;
             DB::ping(&mut conn, &self.shared.sql).await
@@ -388,13 +416,17 @@ impl<DB: Backend> InboxBuilder<DB> {
             let message = "an inbox needs a source: `.source(Source::kudos(\"crm\").secrets([…]))`";
             return Err(BuildError::new(BuildErrorKind::Name, message));
         }
-        DB::check(&self.pool).await?;
+        let settings = DB::check(&self.pool).await?;
         if self.migrate {
             DB::migrate(&self.pool, &self.prefix).await?;
         }
         let sql = DB::sql(&self.prefix);
         check_schema::<DB>(&self.pool, &sql).await?;
-        let incarnation = DB::incarnation(&self.pool).await?;
+        let incarnation = match DB::cheap_incarnation(&self.pool) {
+            Some(incarnation) => incarnation,
+            None => DB::incarnation(&mut *self.pool.acquire().await?).await?,
+        };
+        let (watch, watcher) = Watch::new();
         let shared = Arc::new(Shared {
             pool: self.pool,
             sql,
@@ -411,11 +443,16 @@ impl<DB: Backend> InboxBuilder<DB> {
             bodies: ByteBudget::new(self.body_budget),
             tracker: Tracker::default(),
             worker: Worker::default(),
+            watch,
+            settings,
             incarnation: Mutex::new(Incarnation {
                 is: incarnation,
                 generation: 0,
             }),
         });
+        if !DB::CHEAP_INCARNATION {
+            shared.runtime.spawn(watcher.run(Arc::downgrade(&shared)));
+        }
         Ok(Inbox { shared })
     }
 }

@@ -1,6 +1,8 @@
 //! A transaction of ours, from BEGIN to COMMIT.
 
-use tokio::time::{Instant, timeout_at};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Stop, within};
 use crate::answer::Answer;
@@ -10,6 +12,7 @@ use crate::tx::Lent;
 
 /// A transaction of ours. Dropped without a clean end, its connection is closed, never pooled (§4.4).
 pub(super) struct Open<'a, DB: Backend> {
+    shared: &'a Shared<DB>,
     conn: Option<Pooled<'a, DB>>,
     watch: Option<DB::Deadline>,
 }
@@ -18,18 +21,17 @@ impl<'a, DB: Backend> Open<'a, DB> {
     pub(super) async fn begin(shared: &'a Shared<DB>, deadline: Instant) -> Result<Self, Stop> {
         let conn = shared.connection(deadline).await.map_err(Stop::Answer)?;
         let mut open = Open {
+            shared,
             conn: Some(conn),
             watch: None,
         };
-        let begun = timeout_at(deadline, DB::begin(open.pooled().pooled(), deadline)).await;
+        let begun = timeout_at(deadline, DB::begin(open.conn(), &shared.settings, deadline)).await;
         open.watch = Some(begun.map_err(|_| Stop::Budget)??);
         Ok(open)
     }
 
     fn pooled(&mut self) -> &mut Pooled<'a, DB> {
-        self.conn
-            .as_mut()
-            .expect("a transaction has its connection until its end")
+        self.conn.as_mut().expect(HELD)
     }
 
     pub(super) fn conn(&mut self) -> &mut DB::Connection {
@@ -55,18 +57,26 @@ impl<'a, DB: Backend> Open<'a, DB> {
 
     /// RELEASE and COMMIT of what only the inbox wrote.
     pub(super) async fn commit(mut self, deadline: Instant) -> Result<(), Stop> {
-        within(deadline, async { Ok(DB::release(self.conn()).await?) }).await?;
+        within(deadline, self.release()).await?;
         self.send_commit().await?;
-        self.clean();
+        self.clean().await;
         Ok(())
+    }
+
+    /// RELEASE of our savepoint, which fails after any end but ours; and nothing of the handler's is left open.
+    pub(super) async fn release(&mut self) -> Result<(), Stop> {
+        let settings = &self.shared.settings;
+        Ok(DB::release(self.conn.as_mut().expect(HELD), settings).await?)
     }
 
     /// Nothing is cancelled once COMMIT has been sent (§4.2): no deadline from here on. The answer has its own.
     pub(super) async fn send_commit(&mut self) -> Result<(), Stop> {
-        self.disarm();
+        if let Some(watch) = &self.watch {
+            DB::disarm(watch);
+        }
         DB::commit(self.conn()).await?;
         // A file that was put back while the transaction ran took the commit with it.
-        if !self.pooled().is_current().await {
+        if !self.pooled().is_current() {
             return Err(Stop::Answer(Answer::unavailable(
                 "the database was replaced",
             )));
@@ -76,27 +86,34 @@ impl<'a, DB: Backend> Open<'a, DB> {
 
     pub(super) async fn roll_back(mut self, deadline: Instant) -> Result<(), Stop> {
         within(deadline, async { Ok(DB::rollback(self.conn()).await?) }).await?;
-        self.clean();
+        self.clean().await;
         Ok(())
     }
 
     /// A clean end: the pool may have the connection back.
-    pub(super) fn clean(mut self) {
-        self.disarm();
-        drop(self.conn.take());
-    }
-
-    fn disarm(&mut self) {
+    pub(super) async fn clean(mut self) {
         if let Some(watch) = self.watch.take() {
-            DB::disarm(watch);
+            DB::disarm(&watch);
+        }
+        let settings = &self.shared.settings;
+        let restored = DB::restore(self.conn.as_mut().expect(HELD), settings);
+        if let Ok(Ok(())) = timeout(RESTORE_PATIENCE, restored).await {
+            drop(self.conn.take());
         }
     }
 }
+
+const HELD: &str = "a transaction has its connection until its end";
+/// For one statement about the session, after everything has been decided.
+const RESTORE_PATIENCE: Duration = Duration::from_secs(2);
 
 impl<DB: Backend> Drop for Open<'_, DB> {
     fn drop(&mut self) {
         if let Some(conn) = self.conn.take() {
             conn.close();
+            if let Some(kill) = self.watch.as_ref().and_then(DB::kill) {
+                self.shared.watch.kill(kill);
+            }
         }
     }
 }

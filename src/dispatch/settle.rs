@@ -109,7 +109,7 @@ impl<DB: Backend> Job<'_, DB> {
         from: Option<State>,
         mut response: Response<R>,
     ) -> Result<Settled<R>, Stop> {
-        let released = within(self.deadline, async { Ok(DB::release(open.conn()).await?) }).await;
+        let released = within(self.deadline, open.release()).await;
         match released {
             Ok(()) if DB::depth(open.conn()) == 1 => {}
             Err(Stop::Budget) => return Err(Stop::Budget),
@@ -127,7 +127,7 @@ impl<DB: Backend> Job<'_, DB> {
             }
         }
         match open.send_commit().await {
-            Ok(()) => open.clean(),
+            Ok(()) => open.clean().await,
             // A constraint that was deferred to the commit: the handler's own doing, and nothing was committed.
             Err(Stop::Database(error)) if DB::fault(&error) == Fault::Refused => {
                 tracing::warn!(

@@ -263,6 +263,12 @@ pub trait Backend: Database + sealed::Sealed {
         before: Timestamp,
         limit: i64,
     ) -> impl Future<Output = Result<u64>> + Send;
+    /// One plain statement.
+    #[doc(hidden)]
+    fn run(
+        conn: &mut Self::Connection,
+        statement: SqlStr,
+    ) -> impl Future<Output = Result<()>> + Send;
     /// The cheapest statement that needs the database: for health checks.
     #[doc(hidden)]
     fn ping(conn: &mut Self::Connection, sql: &Sql) -> impl Future<Output = Result<()>> + Send;

@@ -8,9 +8,17 @@ use sqlx::Row;
 /// The methods of [`Backend`](super::Backend) that only run a statement.
 macro_rules! statements_of_backend {
     () => {
-        async fn rollback_to(conn: &mut Self::Connection) -> Result<()> {
-            sqlx::raw_sql("ROLLBACK TO SAVEPOINT tower_inbox").execute(conn).await?;
+        async fn run(conn: &mut Self::Connection, statement: SqlStr) -> Result<()> {
+            sqlx::raw_sql(statement).execute(conn).await?;
             Ok(())
+        }
+
+        async fn rollback_to(conn: &mut Self::Connection) -> Result<()> {
+            Self::run(
+                conn,
+                SqlStr::from_static("ROLLBACK TO SAVEPOINT tower_inbox"),
+            )
+            .await
         }
 
         async fn known(
@@ -330,7 +338,7 @@ macro_rules! statements_of_backend {
             rows.iter()
                 .map(|row| {
                     Ok(Expired {
-                        event_id: required(text(&row, 0)?)?,
+                        event_id: required(text(row, 0)?)?,
                         correlation_id: row.try_get(1)?,
                         sequence: row.try_get(2)?,
                     })

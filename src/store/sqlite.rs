@@ -158,18 +158,21 @@ impl Backend for Sqlite {
         deadline: Instant,
     ) -> Result<SqliteDeadline> {
         let armed = Arc::new(AtomicBool::new(true));
-        let watch = SqliteDeadline { armed: Arc::clone(&armed) };
-        conn.lock_handle().await?.set_progress_handler(PROGRESS_OPS, move || {
-            !armed.load(Ordering::Acquire) || Instant::now() < deadline
-        });
+        let watch = SqliteDeadline {
+            armed: Arc::clone(&armed),
+        };
+        conn.lock_handle()
+            .await?
+            .set_progress_handler(PROGRESS_OPS, move || {
+                !armed.load(Ordering::Acquire) || Instant::now() < deadline
+            });
         let begin = SqlStr::from_static("BEGIN IMMEDIATE; SAVEPOINT tower_inbox");
         begin_with::<Self>(conn, begin).await?;
         Ok(watch)
     }
 
     async fn release(conn: &mut SqliteConnection, (): &()) -> Result<()> {
-        sqlx::raw_sql("RELEASE SAVEPOINT tower_inbox").execute(conn).await?;
-        Ok(())
+        Self::run(conn, SqlStr::from_static("RELEASE SAVEPOINT tower_inbox")).await
     }
 
     async fn restore(_: &mut SqliteConnection, (): &()) -> Result<()> {
