@@ -157,7 +157,7 @@ impl Preset {
     /// GitHub. It does not retry by itself; a delivery can be sent again for 3 days.
     pub const GITHUB: Self = Self {
         name: "github",
-        documented_at: "https://docs.github.com/webhooks/using-webhooks/validating-webhook-deliveries, …/best-practices-for-using-webhooks",
+        documented_at: "https://docs.github.com/en/webhooks/using-webhooks",
         key: KeyEncoding::Text,
         patience: times(10, SECOND),
         retry_span: Duration::ZERO,
