@@ -14,7 +14,7 @@ use sqlx::sqlite::{
 use sqlx::{Pool, Row, Sqlite};
 use tokio::time::Instant;
 
-use super::migrate::Version;
+use super::migrate::{self, Locking, Version};
 use super::queries::{inserted, required, statements_of_backend, text};
 use super::sql::Dialect;
 use super::*;
@@ -124,7 +124,7 @@ impl Backend for Sqlite {
         pool: &Pool<Self>,
         prefix: &str,
     ) -> std::result::Result<(), sqlx::migrate::MigrateError> {
-        migrate::run(pool, prefix, VERSIONS).await
+        migrate::run(pool, prefix, VERSIONS, Locking::None).await
     }
 
     fn cheap_incarnation(pool: &Pool<Self>) -> Option<Self::Incarnation> {
