@@ -145,9 +145,10 @@ impl Backend for MySql {
                 left.as_secs_f64().max(0.001)
             )
         } else {
+            // MySQL has no limit on idle transactions, but one on idle connections.
             format!(
-                "SET @tower_inbox_1 = @@innodb_lock_wait_timeout, innodb_lock_wait_timeout = {lock_wait}, \
-                 autocommit = 0"
+                "SET @tower_inbox_1 = @@innodb_lock_wait_timeout, @tower_inbox_2 = @@wait_timeout, \
+                 innodb_lock_wait_timeout = {lock_wait}, wait_timeout = {idle}, autocommit = 0"
             )
         };
         let id: u64 = sqlx::raw_sql("SELECT CONNECTION_ID()")
@@ -174,7 +175,7 @@ impl Backend for MySql {
             "SET autocommit = 1, innodb_lock_wait_timeout = @tower_inbox_1, max_statement_time = @tower_inbox_2, \
              idle_transaction_timeout = @tower_inbox_3"
         } else {
-            "SET autocommit = 1, innodb_lock_wait_timeout = @tower_inbox_1"
+            "SET autocommit = 1, innodb_lock_wait_timeout = @tower_inbox_1, wait_timeout = @tower_inbox_2"
         };
         Self::run(conn, SqlStr::from_static(restore)).await
     }
