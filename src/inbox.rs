@@ -481,10 +481,7 @@ fn check_prefix(prefix: &str) -> Result<(), BuildError> {
     Err(BuildError::new(BuildErrorKind::Name, message))
 }
 
-async fn check_schema<DB: Backend>(pool: &Pool<DB>, sql: &Sql) -> Result<(), BuildError>
-where
-    DB: Database,
-{
+async fn check_schema<DB: Backend>(pool: &Pool<DB>, sql: &Sql) -> Result<(), BuildError> {
     let mut conn = pool.acquire().await?;
     if let Err(error) = DB::ping(&mut conn, sql).await {
         let message = format!(

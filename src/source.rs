@@ -528,6 +528,7 @@ impl SourceState {
         self.on_routes.load(Ordering::Relaxed)
     }
 
+    #[cfg(feature = "axum")]
     pub(crate) fn set_mounted_on_routes(&self) {
         self.on_routes.store(true, Ordering::Relaxed);
     }
