@@ -14,7 +14,7 @@ pub(crate) use self::event::{Event, Feed, numbered};
 pub(crate) use self::probe::Gate;
 pub(crate) use self::reply::Reply;
 pub(crate) use self::wait::{TestClock, eventually, seeded, within};
-pub(crate) use self::world::{Call, SOURCE, World, http, now};
+pub(crate) use self::world::{Call, SOURCE, Setup, World, http, now};
 
 /// A boxed future, for handlers in tables.
 pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
