@@ -21,6 +21,7 @@ mod store;
 mod tracker;
 mod tx;
 pub mod verify;
+mod watch;
 
 pub use answer::INBOX_OUTCOME;
 pub use error::{BuildError, BuildErrorKind, TxError};

@@ -14,7 +14,6 @@ use crate::answer::Answer;
 use crate::event::{Delivery, Origin, Outcome, Verdict};
 use crate::queue::End;
 use crate::store::{Attempt, Backend, Fault, Reason, State};
-use crate::tx::Lent;
 
 impl<DB: Backend> Job<'_, DB> {
     /// Lends the transaction to the handler and settles by what it says.
@@ -25,18 +24,13 @@ impl<DB: Backend> Job<'_, DB> {
         handler: &mut dyn Run<R>,
     ) -> Result<Settled<R>, Stop> {
         let delivery = Delivery::new(self.source.name_arc(), self.envelope.clone(), self.origin);
-        let conn = open
-            .conn
-            .take()
-            .expect("the transaction is ours until it is lent");
-        let lent = Lent::new(conn);
+        let lent = open.lend();
         let mut request = self.request.clone();
         request.extensions_mut().insert(lent.clone());
         request.extensions_mut().insert(delivery.clone());
 
         let answered = timeout_at(self.deadline, caught(|| handler.run(request))).await;
-        open.conn = lent.reclaim();
-        let kept = open.conn.is_none();
+        let kept = !open.reclaim(&lent);
         let log = |what: &str| {
             tracing::warn!(
                 source = self.source.name(),
@@ -59,7 +53,6 @@ impl<DB: Backend> Job<'_, DB> {
             }
             Ok(Ok(_)) if kept => {
                 log("the handler kept its transaction beyond its answer");
-                self.shared.recent.clear();
                 return Ok(Settled::handler_failed(LOST));
             }
             Ok(Ok(Err(error))) => {
@@ -116,7 +109,7 @@ impl<DB: Backend> Job<'_, DB> {
         from: Option<State>,
         mut response: Response<R>,
     ) -> Result<Settled<R>, Stop> {
-        let released = within(self.deadline, async { Ok(DB::release(open.conn()).await?) }).await;
+        let released = within(self.deadline, open.release()).await;
         match released {
             Ok(()) if DB::depth(open.conn()) == 1 => {}
             Err(Stop::Budget) => return Err(Stop::Budget),
@@ -134,7 +127,7 @@ impl<DB: Backend> Job<'_, DB> {
             }
         }
         match open.send_commit().await {
-            Ok(()) => open.clean(),
+            Ok(()) => open.clean().await,
             // A constraint that was deferred to the commit: the handler's own doing, and nothing was committed.
             Err(Stop::Database(error)) if DB::fault(&error) == Fault::Refused => {
                 tracing::warn!(
@@ -173,7 +166,9 @@ impl<DB: Backend> Job<'_, DB> {
             ))
         };
         if !self.source.keeps_rejected() && self.origin == Origin::Live {
-            self.end_failed(open).await;
+            if !self.end_failed(open).await {
+                return Ok(Settled::handler_failed(LOST));
+            }
             return rejected(response);
         }
         let rolled_back = within(self.deadline, async {
@@ -233,11 +228,9 @@ impl<DB: Backend> Job<'_, DB> {
         Ok(DB::record_attempt(conn, sql, self.key(), &attempt).await?)
     }
 
-    /// A rollback whose own failure changes nothing: the connection is then closed.
-    async fn end_failed(&self, mut open: Open<'_, DB>) {
-        if DB::depth(open.conn()) == 1 {
-            let _ = open.roll_back(self.deadline).await;
-        }
+    /// A rollback. False if it could not be made cleanly: the connection is then closed.
+    async fn end_failed(&self, mut open: Open<'_, DB>) -> bool {
+        DB::depth(open.conn()) == 1 && open.roll_back(self.deadline).await.is_ok()
     }
 }
 
