@@ -72,6 +72,9 @@ impl<DB: Backend> Job<'_, DB> {
                 other_content: false,
             });
         }
+        if known.has_yielded {
+            return Ok(Entered::PlaceTaken);
+        }
         // What counts is the place that it was stored with.
         if let (Some(correlation_id), Some(sequence)) = (&known.correlation_id, known.sequence) {
             let stream = Stream {

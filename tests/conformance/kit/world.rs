@@ -346,7 +346,8 @@ pub(crate) fn now() -> Timestamp {
 pub(crate) fn http(secrets: &[&str], at: Timestamp, body: Bytes) -> Request<()> {
     let secrets = secrets.iter().map(|text| Secret::text(*text).expect("not empty"));
     let signer = Signer::new(&Preset::KUDOS.scheme(), secrets).expect("an HMAC scheme");
-    let mut request = Request::post("/hooks/acme").body(()).expect("a request");
+    let request = Request::post("/hooks/acme").header("content-type", "application/json");
+    let mut request = request.body(()).expect("a request");
     let headers = signer.sign(at, None, &body).expect("kudos signs nothing else");
     request.headers_mut().extend(headers);
     request
