@@ -155,6 +155,8 @@ impl<DB: Backend> Live<'_, DB> {
     async fn answer<R>(&self, handler: &mut dyn Run<R>) -> Reply<R> {
         let (shared, name) = (self.shared, self.source.name_arc());
         let event_id = self.envelope.event_id.as_arc();
+        // What is remembered may be of a database that is not there any more.
+        shared.generation();
         if let Some(seen) = shared.recent.find(&name, event_id) {
             return Reply::Inbox(self.known_applied(seen).await);
         }
