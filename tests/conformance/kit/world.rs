@@ -66,6 +66,7 @@ pub(crate) struct Setup<D: TestDb> {
     db: D,
     source: Source,
     connections: u32,
+    pool: Option<Pool<D::DB>>,
     handler: Handler<D>,
     build: Vec<Box<dyn FnOnce(InboxBuilder<D::DB>) -> InboxBuilder<D::DB> + Send>>,
     route: &'static str,
@@ -91,6 +92,12 @@ impl<D: TestDb> Setup<D> {
     /// The pool's connections. Without: 4.
     pub(crate) fn connections(mut self, connections: u32) -> Self {
         self.connections = connections;
+        self
+    }
+
+    /// A pool of the test's own. How often its connections are taken is then not counted.
+    pub(crate) fn pool(mut self, pool: Pool<D::DB>) -> Self {
+        self.pool = Some(pool);
         self
     }
 
@@ -153,7 +160,10 @@ impl<D: TestDb> Setup<D> {
                 connected();
                 Box::pin(async { Ok(()) })
             });
-        let pool = db.pool(options).await;
+        let pool = match self.pool {
+            Some(pool) => pool,
+            None => db.pool(options).await,
+        };
         let eyes = db.pool(PoolOptions::new().max_connections(2)).await;
         let builder = Inbox::builder(pool.clone()).source(self.source).table_prefix(db.prefix());
         let builder = self.build.into_iter().fold(builder, |builder, change| change(builder));
@@ -215,6 +225,7 @@ impl<D: TestDb> World<D> {
             db: db.clone(),
             source: Source::kudos(SOURCE).secrets([secret(db)]),
             connections: 4,
+            pool: None,
             handler: Arc::new(|mut call| {
                 Box::pin(async move {
                     call.append().await;
