@@ -198,8 +198,8 @@ impl<DB: Backend> Shared<DB> {
         })
     }
 
-    /// How often the database was another one than before.
-    fn generation(&self) -> u64 {
+    /// How often the database was another one than before. Where that is cheap, it looks whether it is now.
+    pub(crate) fn generation(&self) -> u64 {
         if let Some(now) = DB::cheap_incarnation(&self.pool) {
             return self.observe(now);
         }

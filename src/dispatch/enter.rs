@@ -72,15 +72,24 @@ impl<DB: Backend> Job<'_, DB> {
                 other_content: false,
             });
         }
+        if known.has_yielded {
+            return Ok(Entered::PlaceTaken);
+        }
         // What counts is the place that it was stored with.
         if let (Some(correlation_id), Some(sequence)) = (&known.correlation_id, known.sequence) {
             let stream = Stream {
                 source: self.source.name(),
                 correlation_id,
             };
-            let next = DB::lock_cursor(conn, sql, stream)
-                .await?
-                .unwrap_or(self.source.first());
+            let next = match DB::lock_cursor(conn, sql, stream).await? {
+                Some(next) => next,
+                // Nothing of this stream was ever applied: its cursor went with the rollback of its first event.
+                None => {
+                    let (first, at) = (self.source.first(), self.shared.clock.now());
+                    DB::open_cursor(conn, sql, stream, first, at).await?;
+                    first
+                }
+            };
             if sequence > next {
                 return Ok(Entered::Parked { waiting_for: next });
             }

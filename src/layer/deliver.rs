@@ -155,12 +155,14 @@ impl<DB: Backend> Live<'_, DB> {
     async fn answer<R>(&self, handler: &mut dyn Run<R>) -> Reply<R> {
         let (shared, name) = (self.shared, self.source.name_arc());
         let event_id = self.envelope.event_id.as_arc();
+        // What is remembered may be of a database that is not there any more.
+        shared.generation();
         if let Some(seen) = shared.recent.find(&name, event_id) {
             return Reply::Inbox(self.known_applied(seen).await);
         }
         let leader = match shared
             .flights
-            .join(&name, event_id, self.envelope.fingerprint)
+            .join(&name, event_id, self.envelope.print())
         {
             Joined::Follower(flight) => return Reply::Inbox(self.follow(flight).await),
             Joined::Leader(leader) => leader,
@@ -170,7 +172,7 @@ impl<DB: Backend> Live<'_, DB> {
         if settled.end == End::Applied {
             shared
                 .recent
-                .remember(epoch, &name, event_id, self.envelope.fingerprint);
+                .remember(epoch, &name, event_id, self.envelope.print());
             self.wake();
         }
         leader.land(settled.end);
@@ -189,7 +191,7 @@ impl<DB: Backend> Live<'_, DB> {
         let Some(landing) = landing else {
             return Answer::unavailable("another delivery of this event was lost");
         };
-        let same = landing.fingerprint == self.envelope.fingerprint;
+        let same = landing.fingerprint == self.envelope.print();
         match landing.end {
             End::Applied => self.known_applied(landing.fingerprint).await,
             End::Parked { waiting_for } if same => Answer::parked(waiting_for),
@@ -205,7 +207,7 @@ impl<DB: Backend> Live<'_, DB> {
     }
 
     async fn known_applied(&self, seen: Fingerprint) -> Answer {
-        if seen != self.envelope.fingerprint
+        if seen != self.envelope.print()
             && let Some(refusal) = self.other_content().await
         {
             return refusal;

@@ -94,7 +94,7 @@ async fn one<DB: Backend>(
     let name = source.name_arc();
     let leader = match shared
         .flights
-        .join(&name, envelope.event_id.as_arc(), envelope.fingerprint)
+        .join(&name, envelope.event_id.as_arc(), envelope.print())
     {
         Joined::Leader(leader) => leader,
         // A redelivery is applying it there and then (§5.6).
@@ -126,7 +126,7 @@ async fn one<DB: Backend>(
             epoch,
             &name,
             envelope.event_id.as_arc(),
-            envelope.fingerprint,
+            envelope.print(),
         );
     }
     leader.land(settled.end);

@@ -39,6 +39,7 @@ macro_rules! statements_of_backend {
                     sequence: row.try_get(3)?,
                     reason: Reason::from_column(row.try_get(4)?)?,
                     next_sequence: row.try_get(5)?,
+                    has_yielded: text(&row, 6)?.is_some(),
                 })
             })
             .transpose()
@@ -62,6 +63,7 @@ macro_rules! statements_of_backend {
                 sequence: row.try_get(3)?,
                 reason: None,
                 next_sequence: None,
+                has_yielded: text(&row, 4)?.is_some(),
             };
             if known.state == State::Dead {
                 let row = sqlx::query(sql.pending_reason.clone())

@@ -110,6 +110,8 @@ pub struct Known {
     pub sequence: Option<i64>,
     /// The cursor of its stream.
     pub next_sequence: Option<i64>,
+    /// Another event id has its place in the stream now.
+    pub has_yielded: bool,
 }
 
 impl Known {
@@ -118,7 +120,7 @@ impl Known {
         match self.state {
             State::Applied => false,
             State::Parked => true,
-            State::Dead => self.reason == Some(Reason::Gap),
+            State::Dead => self.reason == Some(Reason::Gap) && !self.has_yielded,
         }
     }
 }
