@@ -160,10 +160,7 @@ impl<DB: Backend> Live<'_, DB> {
         if let Some(seen) = shared.recent.find(&name, event_id) {
             return Reply::Inbox(self.known_applied(seen).await);
         }
-        let leader = match shared
-            .flights
-            .join(&name, event_id, self.envelope.print())
-        {
+        let leader = match shared.flights.join(&name, event_id, self.envelope.print()) {
             Joined::Follower(flight) => return Reply::Inbox(self.follow(flight).await),
             Joined::Leader(leader) => leader,
         };

@@ -122,12 +122,9 @@ async fn one<DB: Backend>(
     let settled = job.run(&mut Draining(target)).await;
     let step = judge(&job, &head, &settled).await;
     if settled.end == End::Applied {
-        shared.recent.remember(
-            epoch,
-            &name,
-            envelope.event_id.as_arc(),
-            envelope.print(),
-        );
+        shared
+            .recent
+            .remember(epoch, &name, envelope.event_id.as_arc(), envelope.print());
     }
     leader.land(settled.end);
     step
