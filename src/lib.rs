@@ -85,6 +85,7 @@ pub mod preset;
 mod queue;
 mod recent;
 mod request;
+mod shared;
 mod source;
 mod store;
 mod tracker;

@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Stop, within};
 use crate::answer::Answer;
-use crate::inbox::{Pooled, Shared};
+use crate::shared::{Pooled, Shared};
 use crate::store::Backend;
 use crate::tx::Lent;
 

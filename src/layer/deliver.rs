@@ -15,10 +15,11 @@ use crate::answer::Answer;
 use crate::dispatch::{Job, Reply, Run, Settled, patience};
 use crate::envelope::{Envelope, Fingerprint, Reading};
 use crate::event::{Origin, Outcome};
-use crate::inbox::{Shared, SourceState};
 use crate::order::worker;
 use crate::queue::{End, Joined, Landing};
 use crate::request;
+use crate::shared::Shared;
+use crate::source::SourceState;
 use crate::store::{Audit, Backend, Key, Known, State};
 use crate::verify::RequestView;
 

@@ -12,9 +12,10 @@ use super::worker::{StreamKey, Target};
 use crate::dispatch::{BoxError, BoxFuture, Bury, Job, Reply, Run, Settled};
 use crate::envelope::{CorrelationId, Envelope, EventId, EventType, Sequence};
 use crate::event::Origin;
-use crate::inbox::{Shared, SourceState};
 use crate::queue::{End, Joined};
 use crate::request;
+use crate::shared::Shared;
+use crate::source::SourceState;
 use crate::store::{Attempt, Backend, Key, Pending, Reason, Stream};
 
 /// Events of one stream before others get their turn.
