@@ -380,7 +380,7 @@ impl<D: TestDb> World<D> {
         }
         for conn in &mut held {
             let before = self.number("SELECT COUNT(*) FROM mark").await;
-            D::execute(conn, "INSERT INTO mark DEFAULT VALUES")
+            D::execute(conn, "INSERT INTO mark (m) VALUES (0)")
                 .await
                 .expect("a write");
             assert_eq!(
