@@ -341,7 +341,7 @@ macro_rules! statements_of_backend {
                 .map(|row| {
                     Ok(Expired {
                         event_id: required(text(row, 0)?)?,
-                        correlation_id: row.try_get(1)?,
+                        correlation_id: required(text(row, 1)?)?,
                         sequence: row.try_get(2)?,
                     })
                 })
