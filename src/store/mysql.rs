@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::migrate::{self, Locking, Version};
 use super::queries::{inserted, required, statements_of_backend, text};
-use super::sql::Dialect;
+use super::sql::{DeleteBatch, Dialect};
 use super::*;
 use crate::error::BuildError;
 
@@ -54,6 +54,14 @@ impl Backend for MySql {
             on_conflict: "",
             bigint: "SIGNED",
             for_update: " FOR UPDATE",
+            // `DELETE … IN (subquery)` walks through every row of the source here and locks each: it would wait for
+            // deliveries in flight, and they for it. A join finds its rows by their key; the ones that it looks for are
+            // locked too, so those in flight are stepped over.
+            delete_batch: DeleteBatch {
+                before: "DELETE e FROM {p}event e JOIN",
+                skip_locked: " FOR UPDATE SKIP LOCKED",
+                behind: " USING (source, event_id)",
+            },
         };
         Sql::render(&dialect, prefix)
     }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::migrate::{self, Locking, Version};
 use super::queries::{inserted, required, statements_of_backend, text};
-use super::sql::Dialect;
+use super::sql::{DeleteBatch, Dialect};
 use super::*;
 use crate::error::BuildError;
 
@@ -58,6 +58,7 @@ impl Backend for Postgres {
             on_conflict: " ON CONFLICT DO NOTHING",
             bigint: "BIGINT",
             for_update: " FOR UPDATE",
+            delete_batch: DeleteBatch::PLAIN,
         };
         Sql::render(&dialect, prefix)
     }

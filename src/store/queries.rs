@@ -377,7 +377,6 @@ macro_rules! statements_of_backend {
         ) -> Result<u64> {
             let done = sqlx::query(sql.purge.clone())
                 .bind(source)
-                .bind(source)
                 .bind(before.as_micros())
                 .bind(limit)
                 .execute(conn)

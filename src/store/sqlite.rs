@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::migrate::{self, Locking, Version};
 use super::queries::{inserted, required, statements_of_backend, text};
-use super::sql::Dialect;
+use super::sql::{DeleteBatch, Dialect};
 use super::*;
 use crate::error::BuildError;
 
@@ -106,6 +106,7 @@ impl Backend for Sqlite {
             on_conflict: " ON CONFLICT DO NOTHING",
             bigint: "INTEGER",
             for_update: "",
+            delete_batch: DeleteBatch::PLAIN,
         };
         Sql::render(&dialect, prefix)
     }
