@@ -9,7 +9,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Pool, Postgres, Row, SqlSafeStr};
 use tokio::time::Instant;
 
-use super::migrate::{self, Locking, Version};
+use super::migrate::{self, Version};
 use super::queries::{inserted, required, statements_of_backend, text};
 use super::sql::{DeleteBatch, Dialect};
 use super::*;
@@ -103,7 +103,7 @@ impl Backend for Postgres {
         prefix: &str,
     ) -> std::result::Result<(), sqlx::migrate::MigrateError> {
         // No session advisory lock: it breaks behind PgBouncer in transaction mode.
-        migrate::run(pool, prefix, VERSIONS, Locking::None).await
+        migrate::run(pool, prefix, VERSIONS).await
     }
 
     fn cheap_incarnation(_: &Pool<Self>) -> Option<Self::Incarnation> {

@@ -15,7 +15,7 @@ use sqlx::sqlite::{
 use sqlx::{Pool, Row, Sqlite};
 use tokio::time::Instant;
 
-use super::migrate::{self, Locking, Version};
+use super::migrate::{self, Version};
 use super::queries::{inserted, required, statements_of_backend, text};
 use super::sql::{DeleteBatch, Dialect};
 use super::*;
@@ -140,7 +140,7 @@ impl Backend for Sqlite {
         pool: &Pool<Self>,
         prefix: &str,
     ) -> std::result::Result<(), sqlx::migrate::MigrateError> {
-        migrate::run(pool, prefix, VERSIONS, Locking::None).await
+        migrate::run(pool, prefix, VERSIONS).await
     }
 
     fn cheap_incarnation(pool: &Pool<Self>) -> Option<Self::Incarnation> {
