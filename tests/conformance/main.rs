@@ -25,12 +25,18 @@ mod door;
 // mod drain;
 mod exactly_once;
 mod faults;
+mod isolation;
 // mod layers;
+mod limits;
 mod memory;
+#[cfg(all(unix, any(feature = "postgres", feature = "mysql")))]
+mod outage;
 // mod order;
 // mod parking;
 mod restore;
+mod schema;
 // mod secrets;
+mod sessions;
 // mod settings;
 mod statements;
 mod verdicts;

@@ -113,7 +113,7 @@ async fn a_known_duplicate_costs_one_statement_otherwise<D: TestDb>(db: D) {
     };
     assert_eq!(cost(&world, again).await, (1, 1));
     // Nor does this process know it by now from the commit of another.
-    let mut all = async || {
+    let all = async || {
         for event in &events {
             tokio::time::timeout(Duration::from_secs(5), world.send(event))
                 .await

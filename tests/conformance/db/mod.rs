@@ -4,6 +4,8 @@
 pub(crate) mod mysql;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
+#[cfg(all(unix, any(feature = "postgres", feature = "mysql")))]
+pub(crate) mod server;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
@@ -46,6 +48,8 @@ pub(crate) trait TestDb: Clone + Send + Sync + 'static {
     const OPEN_TRANSACTIONS: Option<&'static str>;
     /// All settings of the session as one text; nothing where a connection has none to leave changed.
     const SESSION: Option<&'static str>;
+    /// Gives the session limits of the user's own.
+    const ODD_SESSION: &'static str;
     /// The number by which the server knows a connection; nothing where there is no server.
     const CONNECTION_ID: Option<&'static str>;
 
@@ -57,6 +61,10 @@ pub(crate) trait TestDb: Clone + Send + Sync + 'static {
     fn prefix(&self) -> &str;
     /// A pool with settings that the contract allows.
     fn pool(&self, options: PoolOptions<Self::DB>) -> impl Future<Output = Pool<Self::DB>> + Send;
+
+    /// Statements that make the database read-only for new sessions and cut all others but the one that runs them, and
+    /// that undo it; nothing where a database alone cannot be demoted.
+    fn demotion(&self) -> Option<(String, String)>;
 
     /// One line of the ledger.
     fn append(
@@ -147,25 +155,39 @@ pub(crate) enum Then {
 
 /// Runs one test in a database of its own, unless the database is to be left out.
 pub(crate) async fn run<D: TestDb, F: Future<Output = ()>>(test: impl FnOnce(D) -> F) {
-    let listed = env::var("TOWER_INBOX_TEST_DATABASES").ok();
-    if let Some(listed) = &listed
-        && !listed.split(',').any(|name| name.trim() == D::NAME)
-    {
+    let Some(db) = made(D::NAME, D::create).await else {
         return;
-    }
-    let db = match D::create().await {
-        Ok(db) => db,
-        Err(missing) if listed.is_some() => {
-            panic!("{} must be tested and cannot be: {missing}", D::NAME)
-        }
-        Err(missing) => {
-            eprintln!("NOT TESTED on {}: {missing}", D::NAME);
-            return;
-        }
     };
     let ended = caught(tokio::time::timeout(LIMIT, test(db.clone()))).await;
     // What a failed test has made goes too.
     db.destroy().await;
+    passed(ended);
+}
+
+/// What a test on this database needs; nothing if it is to be left out, or cannot be had and need not be.
+async fn made<T, F>(name: &str, make: impl FnOnce() -> F) -> Option<T>
+where
+    F: Future<Output = Result<T, String>>,
+{
+    let listed = env::var("TOWER_INBOX_TEST_DATABASES").ok();
+    if let Some(listed) = &listed
+        && !listed.split(',').any(|listed| listed.trim() == name)
+    {
+        return None;
+    }
+    match make().await {
+        Ok(made) => Some(made),
+        Err(missing) if listed.is_some() => {
+            panic!("{name} must be tested and cannot be: {missing}")
+        }
+        Err(missing) => {
+            eprintln!("NOT TESTED on {name}: {missing}");
+            None
+        }
+    }
+}
+
+fn passed(ended: std::thread::Result<Result<(), tokio::time::error::Elapsed>>) {
     match ended {
         Ok(in_time) => assert!(in_time.is_ok(), "the test did not end within {LIMIT:?}"),
         Err(panic) => resume_unwind(panic),
@@ -174,13 +196,13 @@ pub(crate) async fn run<D: TestDb, F: Future<Output = ()>>(test: impl FnOnce(D) 
 
 async fn caught<T>(future: impl Future<Output = T>) -> std::thread::Result<T> {
     let mut future = pin!(future);
-    poll_fn(|context| {
-        match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+    poll_fn(
+        |context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
             Err(panic) => Poll::Ready(Err(panic)),
-        }
-    })
+        },
+    )
     .await
 }
 

@@ -100,6 +100,8 @@ impl TestDb for MySqlDb {
             'RAND_SEED1', 'RAND_SEED2', 'ERROR_COUNT', 'WARNING_COUNT', 'LAST_GTID', 'PROXY_USER')
         AND variable_name NOT LIKE 'GTID%'",
     );
+    const ODD_SESSION: &'static str =
+        "SET innodb_lock_wait_timeout = 55, max_statement_time = 66, idle_transaction_timeout = 77";
     const CONNECTION_ID: Option<&'static str> = Some("SELECT CONNECTION_ID()");
 
     async fn create() -> Result<Self, String> {
@@ -124,10 +126,7 @@ impl TestDb for MySqlDb {
                 let _ = Self::execute(&mut conn, &format!("KILL {id}")).await;
             }
             conn.close().await?;
-            let drop = format!(
-                "SET lock_wait_timeout = 20; DROP DATABASE {}",
-                self.0.name
-            );
+            let drop = format!("SET lock_wait_timeout = 20; DROP DATABASE {}", self.0.name);
             self.on_server(&drop).await
         };
         if let Err(error) = dropped.await {
@@ -143,16 +142,18 @@ impl TestDb for MySqlDb {
         options.connect_with(self.options()).await.expect("a pool")
     }
 
+    fn demotion(&self) -> Option<(String, String)> {
+        None
+    }
+
     async fn append(conn: &mut MySqlConnection, entry: &Entry) -> sqlx::Result<()> {
-        sqlx::query(
-            "INSERT INTO ledger (event_id, account, sequence, amount) VALUES (?, ?, ?, ?)",
-        )
-        .bind(&entry.event_id)
-        .bind(&entry.account)
-        .bind(entry.sequence)
-        .bind(entry.amount)
-        .execute(conn)
-        .await?;
+        sqlx::query("INSERT INTO ledger (event_id, account, sequence, amount) VALUES (?, ?, ?, ?)")
+            .bind(&entry.event_id)
+            .bind(&entry.account)
+            .bind(entry.sequence)
+            .bind(entry.amount)
+            .execute(conn)
+            .await?;
         Ok(())
     }
 
@@ -229,7 +230,11 @@ impl TestDb for MySqlDb {
                 ["INSERT INTO taken (n) VALUES (1)"]
             ),
             fault!("a savepoint left open", Applied, ["SAVEPOINT mine"]),
-            fault!("a statement that is killed", Applied, ["KILL QUERY CONNECTION_ID()"]),
+            fault!(
+                "a statement that is killed",
+                Applied,
+                ["KILL QUERY CONNECTION_ID()"]
+            ),
             fault!(
                 "DDL of a temporary table",
                 Applied,
@@ -252,7 +257,11 @@ impl TestDb for MySqlDb {
                 FailedThenDuplicate,
                 ["COMMIT; START TRANSACTION"]
             ),
-            fault!("COMMIT AND CHAIN", FailedThenDuplicate, ["COMMIT AND CHAIN"]),
+            fault!(
+                "COMMIT AND CHAIN",
+                FailedThenDuplicate,
+                ["COMMIT AND CHAIN"]
+            ),
             fault!(
                 "START TRANSACTION",
                 FailedThenDuplicate,

@@ -25,8 +25,8 @@ const TABLES: &str = r#"
         n BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, event_id TEXT NOT NULL, account TEXT NOT NULL,
         sequence BIGINT, amount BIGINT NOT NULL);
     CREATE TABLE mark (n BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, m INTEGER NOT NULL);
-    CREATE TABLE taken (n INTEGER PRIMARY KEY);
-    INSERT INTO taken VALUES (1), (2), (3);"#;
+    CREATE TABLE taken (n INTEGER PRIMARY KEY, times INTEGER NOT NULL DEFAULT 0);
+    INSERT INTO taken (n) VALUES (1), (2), (3);"#;
 
 impl PostgresDb {
     /// A fresh database on this server.
@@ -72,7 +72,7 @@ impl TestDb for PostgresDb {
     const NAME: &'static str = "postgres";
     const SINGLE_WRITER: bool = false;
     const NAP: Option<&'static str> = Some("SELECT pg_sleep(9)");
-    const HOLD_ROW: &'static str = "BEGIN; UPDATE taken SET n = n WHERE n = 1";
+    const HOLD_ROW: &'static str = "BEGIN; UPDATE taken SET times = times + 1 WHERE n = 1";
     const ISOLATION: &'static [Isolation] = &[
         Isolation {
             name: "READ COMMITTED",
@@ -96,6 +96,8 @@ impl TestDb for PostgresDb {
     );
     const SESSION: Option<&'static str> =
         Some("SELECT string_agg(name || '=' || setting, E'\\n' ORDER BY name) FROM pg_settings");
+    const ODD_SESSION: &'static str = "SET statement_timeout = 55555;
+        SET idle_in_transaction_session_timeout = 66666; SET lock_timeout = 77777; SET synchronous_commit = off";
     const CONNECTION_ID: Option<&'static str> = Some("SELECT pg_backend_pid()");
 
     async fn create() -> Result<Self, String> {
@@ -119,6 +121,19 @@ impl TestDb for PostgresDb {
 
     async fn pool(&self, options: PoolOptions<Postgres>) -> PgPool {
         options.connect_with(self.options()).await.expect("a pool")
+    }
+
+    fn demotion(&self) -> Option<(String, String)> {
+        let name = self.name();
+        let demote = format!(
+            "ALTER DATABASE {name} SET default_transaction_read_only = on;
+            SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+            WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        );
+        Some((
+            demote,
+            format!("ALTER DATABASE {name} RESET default_transaction_read_only"),
+        ))
     }
 
     async fn append(conn: &mut PgConnection, entry: &Entry) -> sqlx::Result<()> {
@@ -205,14 +220,14 @@ impl TestDb for PostgresDb {
             fault!(
                 "a swallowed constraint",
                 FailedThenApplied,
-                ["INSERT INTO taken VALUES (1)"]
+                ["INSERT INTO taken (n) VALUES (1)"]
             ),
             fault!(
                 "a swallowed error inside a savepoint of the handler's own",
                 Applied,
                 [
                     "SAVEPOINT mine",
-                    "INSERT INTO taken VALUES (1)",
+                    "INSERT INTO taken (n) VALUES (1)",
                     "ROLLBACK TO SAVEPOINT mine"
                 ]
             ),
@@ -222,11 +237,7 @@ impl TestDb for PostgresDb {
                 Applied,
                 ["SAVEPOINT tower_inbox"]
             ),
-            fault!(
-                "DDL",
-                Applied,
-                ["CREATE TABLE by_the_handler (n INTEGER)"]
-            ),
+            fault!("DDL", Applied, ["CREATE TABLE by_the_handler (n INTEGER)"]),
             fault!("COMMIT", FailedThenDuplicate, ["COMMIT"]),
             fault!("COMMIT; BEGIN", FailedThenDuplicate, ["COMMIT; BEGIN"]),
             fault!(
@@ -278,18 +289,23 @@ async fn deadlock(tx: &mut PgConnection) {
     let options = options.database(&name.expect("a name"));
     let mut other = options.connect().await.expect("a connection");
     let pid = PostgresDb::number_on(&mut other, "SELECT pg_backend_pid()").await;
-    let take = "SET deadlock_timeout = '60s'; BEGIN; UPDATE taken SET n = n WHERE n = 3";
+    let take =
+        "SET deadlock_timeout = '60s'; BEGIN; UPDATE taken SET times = times + 1 WHERE n = 3";
     PostgresDb::execute(&mut other, take).await.expect("row 3");
-    let take = "SET LOCAL deadlock_timeout = '20ms'; UPDATE taken SET n = n WHERE n = 2";
+    let take =
+        "SET LOCAL deadlock_timeout = '20ms'; UPDATE taken SET times = times + 1 WHERE n = 2";
     PostgresDb::execute(tx, take).await.expect("row 2");
     tokio::spawn(async move {
-        let take = "UPDATE taken SET n = n WHERE n = 2; ROLLBACK";
+        let take = "UPDATE taken SET times = times + 1 WHERE n = 2; ROLLBACK";
         PostgresDb::execute(&mut other, take).await
     });
-    let blocked = format!("SELECT cardinality(pg_blocking_pids({}))", pid.expect("a pid"));
+    let blocked = format!(
+        "SELECT cardinality(pg_blocking_pids({}))",
+        pid.expect("a pid")
+    );
     // The test's own limit is the limit: `eventually` is not for futures that move between threads.
     while PostgresDb::number_on(tx, &blocked).await.expect("a number") == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let _ = PostgresDb::execute(tx, "UPDATE taken SET n = n WHERE n = 3").await;
+    let _ = PostgresDb::execute(tx, "UPDATE taken SET times = times + 1 WHERE n = 3").await;
 }

@@ -30,8 +30,8 @@ const TABLES: &str = "
         n INTEGER PRIMARY KEY AUTOINCREMENT, event_id TEXT NOT NULL, account TEXT NOT NULL, sequence INTEGER,
         amount INTEGER NOT NULL);
     CREATE TABLE mark (n INTEGER PRIMARY KEY AUTOINCREMENT, m INTEGER NOT NULL);
-    CREATE TABLE taken (n INTEGER PRIMARY KEY);
-    INSERT INTO taken VALUES (1), (2), (3);";
+    CREATE TABLE taken (n INTEGER PRIMARY KEY, times INTEGER NOT NULL DEFAULT 0);
+    INSERT INTO taken (n) VALUES (1), (2), (3);";
 
 impl SqliteFile {
     pub(crate) fn path(&self) -> PathBuf {
@@ -78,6 +78,7 @@ impl TestDb for SqliteFile {
     }];
     const OPEN_TRANSACTIONS: Option<&'static str> = None;
     const SESSION: Option<&'static str> = None;
+    const ODD_SESSION: &'static str = "SELECT 1";
     const CONNECTION_ID: Option<&'static str> = None;
 
     async fn create() -> Result<Self, String> {
@@ -107,6 +108,10 @@ impl TestDb for SqliteFile {
     async fn pool(&self, options: PoolOptions<Sqlite>) -> SqlitePool {
         let connect = tower_inbox::sqlite::connect_options(&self.url()).expect("a URL of ours");
         options.connect_with(connect).await.expect("a pool")
+    }
+
+    fn demotion(&self) -> Option<(String, String)> {
+        None
     }
 
     async fn append(conn: &mut SqliteConnection, entry: &Entry) -> sqlx::Result<()> {
@@ -200,7 +205,7 @@ impl TestDb for SqliteFile {
             ),
             fault!(
                 "a swallowed constraint",
-                "INSERT INTO taken VALUES (1)",
+                "INSERT INTO taken (n) VALUES (1)",
                 Then::Applied
             ),
             fault!(
@@ -230,7 +235,7 @@ impl TestDb for SqliteFile {
             // A constraint that ends the whole transaction, as a full disk would.
             fault!(
                 "rolled back by the server",
-                "INSERT OR ROLLBACK INTO taken VALUES (1)",
+                "INSERT OR ROLLBACK INTO taken (n) VALUES (1)",
                 Then::FailedThenApplied
             ),
             Fault {
