@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::db::TestDb;
-use crate::kit::{Call, Gate, World, eventually, numbered};
+use crate::kit::{Call, Event, Gate, World, eventually, numbered};
 
 suite![
     the_answer_never_waits_for_the_drain,
@@ -163,7 +163,7 @@ async fn a_restart_drains_what_is_due_without_any_request<D: TestDb>(db: D) {
         let inbox = world.inbox.clone();
         async move { inbox.shutdown().await }
     });
-    eventually("it takes no more", async || world.send(&numbered("late", 1)).await.status == 503).await;
+    eventually("it takes no more", async || world.send(&Event::new("")).await.status == 503).await;
     gate.open();
     first.await.unwrap().is(200, "applied");
     stopping.await.unwrap();

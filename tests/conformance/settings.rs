@@ -164,7 +164,10 @@ mod sqlite_settings {
 
     async fn with(options: SqliteConnectOptions, pool: SqlitePoolOptions) -> Result<(), BuildError> {
         let pool = pool.connect_with(options).await.expect("a pool");
-        Inbox::builder(pool).source(good("crm")).build().await.map(drop)
+        let built = Inbox::builder(pool.clone()).source(good("crm")).build().await.map(drop);
+        // Otherwise the next one cannot change the journal's mode, and gets WAL after all.
+        pool.close().await;
+        built
     }
 
     /// §4.1a: "WAL and synchronous FULL, or refused".
@@ -180,7 +183,9 @@ mod sqlite_settings {
                 strong().journal_mode(SqliteJournalMode::Delete),
             ];
             for options in weak {
-                let error = with(options, SqlitePoolOptions::new().max_connections(1)).await.unwrap_err();
+                let what = format!("{options:?}");
+                let refused = with(options, SqlitePoolOptions::new().max_connections(1)).await;
+                let error = refused.expect_err(&what);
                 assert_eq!(error.kind(), BuildErrorKind::UnsafeSetting);
                 for word in ["tower_inbox::sqlite::connect_options", "Wal", "Full"] {
                     assert!(error.to_string().contains(word), "{error}");
