@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::open::Open;
 use super::{Stop, within};
-use crate::inbox::Shared;
+use crate::shared::Shared;
 use crate::store::{Attempt, Backend, Key, State, Stream};
 
 /// Makes a dead letter of a parked event, in a transaction of its own.

@@ -15,8 +15,9 @@ use tokio::time::{Instant, timeout_at};
 use crate::answer::{self, Answer};
 use crate::envelope::Envelope;
 use crate::event::{Origin, Outcome};
-use crate::inbox::{Shared, SourceState};
 use crate::queue::End;
+use crate::shared::Shared;
+use crate::source::SourceState;
 use crate::store::{
     Audit, Backend, Fault, Key, NewEvent, NewPending, Place, Reason, State, StoredRequest, Stream,
 };

@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Stop, within};
 use crate::answer::Answer;
-use crate::inbox::{Pooled, Shared};
+use crate::shared::{Pooled, Shared};
 use crate::store::Backend;
 use crate::tx::Lent;
 
@@ -85,7 +85,18 @@ impl<'a, DB: Backend> Open<'a, DB> {
     }
 
     pub(super) async fn roll_back(mut self, deadline: Instant) -> Result<(), Stop> {
-        within(deadline, async { Ok(DB::rollback(self.conn()).await?) }).await?;
+        within(deadline, async {
+            // The handler may have left transactions of its own open inside ours. SQLite's driver counts what was
+            // dropped only when its thread comes to it, so that the count is looked at again each time.
+            for _ in 0..MOST_NESTED {
+                DB::rollback(self.conn()).await?;
+                if DB::depth(self.conn()) == 0 {
+                    return Ok(());
+                }
+            }
+            Err(Stop::Again)
+        })
+        .await?;
         self.clean().await;
         Ok(())
     }
@@ -104,6 +115,8 @@ impl<'a, DB: Backend> Open<'a, DB> {
 }
 
 const HELD: &str = "a transaction has its connection until its end";
+/// Nested deeper than this, a transaction is given up with its connection.
+const MOST_NESTED: u32 = 64;
 /// For one statement about the session, after everything has been decided.
 const RESTORE_PATIENCE: Duration = Duration::from_secs(2);
 

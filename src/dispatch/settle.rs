@@ -158,19 +158,6 @@ impl<DB: Backend> Job<'_, DB> {
             *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
         }
         let status = response.status();
-        let rejected = |response| {
-            Ok(Settled::handler(
-                End::Rejected(status),
-                Outcome::Rejected,
-                response,
-            ))
-        };
-        if !self.source.keeps_rejected() && self.origin == Origin::Live {
-            if !self.end_failed(open).await {
-                return Ok(Settled::handler_failed(LOST));
-            }
-            return rejected(response);
-        }
         let rolled_back = within(self.deadline, async {
             Ok(DB::rollback_to(open.conn()).await?)
         })
@@ -180,16 +167,37 @@ impl<DB: Backend> Job<'_, DB> {
             Err(Stop::Budget) => return Err(Stop::Budget),
             _ => return Ok(Settled::handler_failed(LOST)),
         }
-        let kept = within(self.deadline, self.keep_dead(open.conn(), from, status)).await?;
-        if !kept {
-            // Somebody else decided meanwhile: the next look answers by what it finds.
-            return Err(Stop::Again);
+        if from.is_none() && !self.source.keeps_rejected() {
+            open.roll_back(self.deadline).await?;
+            return Ok(rejected(response));
+        }
+        if !within(self.deadline, self.keep_dead(open.conn(), from, status)).await? {
+            return self.decided_meanwhile(open, response).await;
         }
         open.commit(self.deadline).await?;
         if from.is_none() {
             self.source.parked_one(self.stored.bytes());
         }
-        rejected(response)
+        Ok(rejected(response))
+    }
+
+    /// Another process took the event up when the lock on it was given back: its decision stands, and the handler is
+    /// not run again.
+    async fn decided_meanwhile<R>(
+        &self,
+        mut open: Open<'_, DB>,
+        response: Response<R>,
+    ) -> Result<Settled<R>, Stop> {
+        let found = DB::lock_event(open.conn(), &self.shared.sql, self.key());
+        let found = within(self.deadline, async { Ok(found.await?) }).await?;
+        open.roll_back(self.deadline).await?;
+        Ok(match found.map(|known| known.state) {
+            Some(State::Applied) => Settled::answer(End::Applied, Answer::duplicate()),
+            Some(State::Dead) => rejected(response),
+            _ => Settled::failed(Answer::unavailable(
+                "another delivery of this event is at work",
+            )),
+        })
     }
 
     /// False if the row is not as it was when the handler began.
@@ -228,14 +236,22 @@ impl<DB: Backend> Job<'_, DB> {
         Ok(DB::record_attempt(conn, sql, self.key(), &attempt).await?)
     }
 
-    /// A rollback. False if it could not be made cleanly: the connection is then closed.
-    async fn end_failed(&self, mut open: Open<'_, DB>) -> bool {
-        DB::depth(open.conn()) == 1 && open.roll_back(self.deadline).await.is_ok()
+    /// A rollback whose own failure changes nothing: the connection is then closed.
+    async fn end_failed(&self, open: Open<'_, DB>) {
+        let _ = open.roll_back(self.deadline).await;
     }
 }
 
 /// For a handler that answered although its transaction is not there any more.
 const LOST: &str = "the handler lost, ended or kept its transaction";
+
+fn rejected<R>(response: Response<R>) -> Settled<R> {
+    Settled::handler(
+        End::Rejected(response.status()),
+        Outcome::Rejected,
+        response,
+    )
+}
 
 enum Judged {
     Commit,

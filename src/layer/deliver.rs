@@ -15,10 +15,11 @@ use crate::answer::Answer;
 use crate::dispatch::{Job, Reply, Run, Settled, patience};
 use crate::envelope::{Envelope, Fingerprint, Reading};
 use crate::event::{Origin, Outcome};
-use crate::inbox::{Shared, SourceState};
 use crate::order::worker;
 use crate::queue::{End, Joined, Landing};
 use crate::request;
+use crate::shared::Shared;
+use crate::source::SourceState;
 use crate::store::{Audit, Backend, Key, Known, State};
 use crate::verify::RequestView;
 
@@ -160,10 +161,7 @@ impl<DB: Backend> Live<'_, DB> {
         if let Some(seen) = shared.recent.find(&name, event_id) {
             return Reply::Inbox(self.known_applied(seen).await);
         }
-        let leader = match shared
-            .flights
-            .join(&name, event_id, self.envelope.print())
-        {
+        let leader = match shared.flights.join(&name, event_id, self.envelope.print()) {
             Joined::Follower(flight) => return Reply::Inbox(self.follow(flight).await),
             Joined::Leader(leader) => leader,
         };

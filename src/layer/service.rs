@@ -15,8 +15,9 @@ use super::deliver::{self, Arrival};
 use super::future::ResponseFuture;
 use crate::answer::Answer;
 use crate::dispatch::{BoxError, BoxFuture, Run};
-use crate::inbox::{Shared, SourceState};
 use crate::order::worker::Target;
+use crate::shared::Shared;
+use crate::source::SourceState;
 use crate::store::Backend;
 
 /// How long after the deadline the answer waits for what the delivery itself has to say: it ends there by itself,

@@ -12,9 +12,10 @@ use super::worker::{StreamKey, Target};
 use crate::dispatch::{BoxError, BoxFuture, Bury, Job, Reply, Run, Settled};
 use crate::envelope::{CorrelationId, Envelope, EventId, EventType, Sequence};
 use crate::event::Origin;
-use crate::inbox::{Shared, SourceState};
 use crate::queue::{End, Joined};
 use crate::request;
+use crate::shared::Shared;
+use crate::source::SourceState;
 use crate::store::{Attempt, Backend, Key, Pending, Reason, Stream};
 
 /// Events of one stream before others get their turn.
@@ -122,12 +123,9 @@ async fn one<DB: Backend>(
     let settled = job.run(&mut Draining(target)).await;
     let step = judge(&job, &head, &settled).await;
     if settled.end == End::Applied {
-        shared.recent.remember(
-            epoch,
-            &name,
-            envelope.event_id.as_arc(),
-            envelope.print(),
-        );
+        shared
+            .recent
+            .remember(epoch, &name, envelope.event_id.as_arc(), envelope.print());
     }
     leader.land(settled.end);
     step

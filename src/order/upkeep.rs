@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use crate::dispatch::Bury;
-use crate::inbox::{Shared, SourceState};
+use crate::shared::Shared;
+use crate::source::SourceState;
 use crate::store::{Attempt, Backend, Key, Reason, Stream};
 
 /// Counts are this old at most.

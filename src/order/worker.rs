@@ -16,8 +16,9 @@ use tokio::time::{Instant, sleep_until};
 use super::drain::{self, Drained};
 use super::upkeep;
 use crate::dispatch::{BoxError, BoxFuture};
-use crate::inbox::{Shared, SourceState};
 use crate::layer::DrainTarget;
+use crate::shared::Shared;
+use crate::source::SourceState;
 use crate::store::{Backend, Stream};
 
 /// Looks for due streams this often while there is something to do.

@@ -7,6 +7,10 @@
 //! [`Backend`] is sealed and its methods are no API: they change without notice.
 
 mod migrate;
+#[cfg(feature = "mysql")]
+mod mysql;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod queries;
 mod sql;
 #[cfg(feature = "sqlite")]

@@ -5,8 +5,8 @@
 
 use std::path::Path;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sqlx::sqlite::{
@@ -15,7 +15,7 @@ use sqlx::sqlite::{
 use sqlx::{Pool, Row, Sqlite};
 use tokio::time::Instant;
 
-use super::migrate::Version;
+use super::migrate::{self, Locking, Version};
 use super::queries::{inserted, required, statements_of_backend, text};
 use super::sql::Dialect;
 use super::*;
@@ -139,7 +139,7 @@ impl Backend for Sqlite {
         pool: &Pool<Self>,
         prefix: &str,
     ) -> std::result::Result<(), sqlx::migrate::MigrateError> {
-        migrate::run(pool, prefix, VERSIONS).await
+        migrate::run(pool, prefix, VERSIONS, Locking::None).await
     }
 
     fn cheap_incarnation(pool: &Pool<Self>) -> Option<Self::Incarnation> {

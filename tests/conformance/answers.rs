@@ -20,8 +20,13 @@ suite![
 /// §3: an accepted delivery that the source does not hand on.
 async fn control_events_are_acknowledged_with_an_empty_200<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
-    for kind in ["subscription.replay_started", "subscription.replay_completed"] {
-        let reply = world.send(&Event::new("evt_1").with("event_type", kind)).await;
+    for kind in [
+        "subscription.replay_started",
+        "subscription.replay_completed",
+    ] {
+        let reply = world
+            .send(&Event::new("evt_1").with("event_type", kind))
+            .await;
         reply.is(200, "accepted");
         assert!(reply.body.is_empty());
     }
@@ -30,7 +35,9 @@ async fn control_events_are_acknowledged_with_an_empty_200<D: TestDb>(db: D) {
 }
 
 /// A world in which the handler of `evt_held` waits at the gate.
-fn held<D: TestDb>(gate: &Gate) -> impl Fn(Call<D>) -> crate::kit::BoxFuture<http::StatusCode> + use<D> {
+fn held<D: TestDb>(
+    gate: &Gate,
+) -> impl Fn(Call<D>) -> crate::kit::BoxFuture<http::StatusCode> + use<D> {
     let gate = gate.clone();
     move |mut call: Call<D>| {
         let gate = gate.clone();
@@ -73,7 +80,10 @@ async fn a_source_has_places_of_its_own<D: TestDb>(db: D) {
         .await;
     let leader = world.spawn(&Event::new("evt_held"));
     gate.reached_by(1).await;
-    world.send(&Event::new("evt_2")).await.is_problem_about(429, "failed", "in flight");
+    world
+        .send(&Event::new("evt_2"))
+        .await
+        .is_problem_about(429, "failed", "in flight");
     gate.open();
     leader.await.unwrap().is_applied();
 }
@@ -112,8 +122,14 @@ async fn a_delivery_that_finds_no_place_to_wait_gets_429<D: TestDb>(db: D) {
 async fn a_database_that_is_away_gets_503<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     world.pool.close().await;
-    world.send(&Event::new("evt_1")).await.is_problem_about(503, "failed", "database");
-    world.send(&numbered("acct", 1)).await.is_problem_about(503, "failed", "database");
+    world
+        .send(&Event::new("evt_1"))
+        .await
+        .is_problem_about(503, "failed", "database");
+    world
+        .send(&numbered("acct", 1))
+        .await
+        .is_problem_about(503, "failed", "database");
     world.send(&Event::new("")).await.is(400, "rejected");
     assert_eq!(world.probe.runs("evt_1"), 0);
     assert!(world.inbox.ping(Duration::from_secs(1)).await.is_err());
@@ -140,7 +156,9 @@ async fn a_handler_that_is_over_budget_gets_503_in_time_and_the_retry_is_served<
 }
 
 /// §4.6: the database is busy with a statement of the handler.
-async fn a_statement_that_is_over_budget_gets_503_in_time_and_the_retry_is_served<D: TestDb>(db: D) {
+async fn a_statement_that_is_over_budget_gets_503_in_time_and_the_retry_is_served<D: TestDb>(
+    db: D,
+) {
     let world = World::<D>::over(&db)
         .source(|source| source.budget(BUDGET))
         .handler(|mut call: Call<D>| async move {

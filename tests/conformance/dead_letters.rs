@@ -39,9 +39,19 @@ async fn a_terminal_verdict_leaves_a_dead_letter_and_nothing_of_its_work<D: Test
     world.send(&numbered("acct", 1)).await.is(422, "rejected");
     assert_eq!(world.number(DEAD).await, 2);
     assert!(world.ledger().await.is_empty());
-    assert_eq!(world.number("SELECT MAX(LENGTH(body)) FROM {p}pending").await, i64::try_from(numbered("acct", 1).body().len()).unwrap());
+    assert_eq!(
+        world
+            .number("SELECT MAX(LENGTH(body)) FROM {p}pending")
+            .await,
+        i64::try_from(numbered("acct", 1).body().len()).unwrap()
+    );
     // The cursor stays where it was (§5.10).
-    assert_eq!(world.number("SELECT COUNT(*) FROM {p}cursor WHERE next_sequence > 1").await, 0);
+    assert_eq!(
+        world
+            .number("SELECT COUNT(*) FROM {p}cursor WHERE next_sequence > 1")
+            .await,
+        0
+    );
     world.pool_is_whole().await;
 }
 
@@ -68,16 +78,26 @@ async fn a_redelivery_of_a_rejected_event_is_a_new_attempt<D: TestDb>(db: D) {
 /// §3: producers disable the endpoint on a 410.
 async fn a_handlers_410_goes_out_as_422_unless_it_is_allowed<D: TestDb>(db: D) {
     for (allowed, status) in [(false, 422), (true, 410)] {
-        let world =
-            World::<D>::over(&db).source(|source| source.allow_gone(allowed)).answers(|_| 410).start().await;
-        world.send(&Event::new(&format!("evt_{allowed}"))).await.is(status, "rejected");
+        let world = World::<D>::over(&db)
+            .source(|source| source.allow_gone(allowed))
+            .answers(|_| 410)
+            .start()
+            .await;
+        world
+            .send(&Event::new(&format!("evt_{allowed}")))
+            .await
+            .is(status, "rejected");
         world.stop().await;
     }
 }
 
 /// §4.13
 async fn dead_letters_of_verdicts_can_be_turned_off<D: TestDb>(db: D) {
-    let world = World::<D>::over(&db).source(|source| source.keep_rejected(false)).answers(|_| 422).start().await;
+    let world = World::<D>::over(&db)
+        .source(|source| source.keep_rejected(false))
+        .answers(|_| 422)
+        .start()
+        .await;
     world.send(&Event::new("evt_1")).await.is(422, "rejected");
     world.send(&numbered("acct", 1)).await.is(422, "rejected");
     assert_eq!(world.number("SELECT COUNT(*) FROM {p}event").await, 0);
@@ -97,15 +117,24 @@ async fn successors_of_a_rejected_event_wait_until_a_redelivery_frees_them<D: Te
     world.send(&numbered("acct", 3)).await.is_parked(2);
     mended.store(true, Ordering::Relaxed);
     world.send(&numbered("acct", 2)).await.is_applied();
-    eventually("the successors follow", async || world.ledger().await.len() == 4).await;
+    eventually("the successors follow", async || {
+        world.ledger().await.len() == 4
+    })
+    .await;
     assert_eq!(world.sequences("acct").await, [1, 2, 3, 4]);
 }
 
 /// §4.3: "a dead one yields to the new id, both kept and linked".
 async fn a_dead_letter_gives_its_place_to_another_id_and_both_are_kept<D: TestDb>(db: D) {
     let world = strict(&db, &Arc::default(), "evt_bad").start().await;
-    world.send(&Event::new("evt_bad").of("acct", 1)).await.is(422, "rejected");
-    world.send(&Event::new("evt_corrected").of("acct", 1)).await.is_applied();
+    world
+        .send(&Event::new("evt_bad").of("acct", 1))
+        .await
+        .is(422, "rejected");
+    world
+        .send(&Event::new("evt_corrected").of("acct", 1))
+        .await
+        .is_applied();
     world.send(&numbered("acct", 2)).await.is_applied();
     let linked = "SELECT yielded_to FROM {p}event WHERE event_id = 'evt_bad' AND state = 3";
     assert_eq!(world.texts(linked).await, ["evt_corrected"]);
@@ -119,9 +148,15 @@ async fn a_dead_letter_that_gave_its_place_away_does_not_get_it_back<D: TestDb>(
     let world = strict(&db, &mended, "evt_bad").start().await;
     let bad = Event::new("evt_bad").of("acct", 1);
     world.send(&bad).await.is(422, "rejected");
-    world.send(&Event::new("evt_corrected").of("acct", 1)).await.is_applied();
+    world
+        .send(&Event::new("evt_corrected").of("acct", 1))
+        .await
+        .is_applied();
     mended.store(true, Ordering::Relaxed);
-    world.send(&bad).await.is_problem_about(422, "rejected", "another event id");
+    world
+        .send(&bad)
+        .await
+        .is_problem_about(422, "rejected", "another event id");
     assert_eq!(world.applied().await, ["evt_corrected"]);
 }
 
@@ -138,7 +173,10 @@ async fn a_dead_letter_of_a_gap_that_gave_its_place_away_does_not_get_it_back<D:
     world.send(&other).await.is_parked(1);
     assert_eq!(world.send(&given_up).await.status, 422);
     world.send(&numbered("acct", 1)).await.is_applied();
-    eventually("the second place is applied", async || world.ledger().await.len() == 2).await;
+    eventually("the second place is applied", async || {
+        world.ledger().await.len() == 2
+    })
+    .await;
     assert_eq!(world.applied().await, ["evt_acct_1", "evt_other"]);
     assert_eq!(world.send(&given_up).await.status, 422);
     world.send(&numbered("acct", 3)).await.is_applied();
@@ -163,12 +201,21 @@ async fn a_rejected_delivery_and_its_duplicate_elsewhere_end_in_one_state<D: Tes
     let lenient = World::<D>::start(&db).await;
     for event in [Event::new("evt_1"), numbered("acct", 1)] {
         let no = strict.spawn(&event);
-        eventually("the first one runs", async || strict.probe.runs(event.id()) == 1).await;
+        eventually("the first one runs", async || {
+            strict.probe.runs(event.id()) == 1
+        })
+        .await;
         let yes = lenient.spawn(&event);
         // It waits for the first one's lock, or comes after it: either way it must find what was decided.
         gate.open();
         let (no, yes) = (no.await.unwrap(), yes.await.unwrap());
-        assert!(matches!((no.status, no.outcome()), (422, "rejected") | (200, "duplicate")), "{no:?}");
+        assert!(
+            matches!(
+                (no.status, no.outcome()),
+                (422, "rejected") | (200, "duplicate")
+            ),
+            "{no:?}"
+        );
         yes.is_applied();
         assert_eq!(world_of(&lenient, &event).await, (1, 1, 0), "{event:?}");
         strict.send(&event).await.is_duplicate();
@@ -180,17 +227,43 @@ async fn world_of<D: TestDb>(world: &World<D>, event: &Event) -> (i64, usize, i6
     let id = event.id();
     let applied = format!("SELECT COUNT(*) FROM {{p}}event WHERE state = 1 AND event_id = '{id}'");
     let dead = format!("SELECT COUNT(*) FROM {{p}}pending WHERE event_id = '{id}'");
-    let lines = world.applied().await.iter().filter(|line| *line == id).count();
-    (world.number(&applied).await, lines, world.number(&dead).await)
+    let lines = world
+        .applied()
+        .await
+        .iter()
+        .filter(|line| *line == id)
+        .count();
+    (
+        world.number(&applied).await,
+        lines,
+        world.number(&dead).await,
+    )
 }
 
 /// §5.8: "dead letters then keep id, headers and reason only".
 async fn over_the_bound_a_dead_letter_keeps_no_body<D: TestDb>(db: D) {
-    let world = World::<D>::over(&db).source(|source| source.park_limit(1)).answers(|_| 422).start().await;
+    let world = World::<D>::over(&db)
+        .source(|source| source.park_limit(1))
+        .answers(|_| 422)
+        .start()
+        .await;
     for n in 0..3 {
-        world.send(&Event::new(&format!("evt_{n}"))).await.is(422, "rejected");
+        world
+            .send(&Event::new(&format!("evt_{n}")))
+            .await
+            .is(422, "rejected");
     }
     assert_eq!(world.number(DEAD).await, 3);
-    assert_eq!(world.number("SELECT COUNT(*) FROM {p}pending WHERE LENGTH(body) = 0").await, 2);
-    assert_eq!(world.number("SELECT COUNT(*) FROM {p}pending WHERE LENGTH(headers) = 0").await, 0);
+    assert_eq!(
+        world
+            .number("SELECT COUNT(*) FROM {p}pending WHERE LENGTH(body) = 0")
+            .await,
+        2
+    );
+    assert_eq!(
+        world
+            .number("SELECT COUNT(*) FROM {p}pending WHERE LENGTH(headers) = 0")
+            .await,
+        0
+    );
 }

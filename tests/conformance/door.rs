@@ -39,10 +39,15 @@ fn signed_with(secrets: &[&str], at: Timestamp) -> Request<Body> {
     http(secrets, at, body.clone()).map(|()| Body::from(body))
 }
 
-fn with_signature(world: &World<impl TestDb>, change: impl FnOnce(&str) -> String) -> Request<Body> {
+fn with_signature(
+    world: &World<impl TestDb>,
+    change: impl FnOnce(&str) -> String,
+) -> Request<Body> {
     let mut request = world.request(&Event::new("evt_1"));
     let value = request.headers()[SIGNATURE].to_str().unwrap().to_owned();
-    request.headers_mut().insert(SIGNATURE, change(&value).parse().unwrap());
+    request
+        .headers_mut()
+        .insert(SIGNATURE, change(&value).parse().unwrap());
     request
 }
 
@@ -61,7 +66,9 @@ async fn a_refused_signature_gets_a_bare_401<D: TestDb>(db: D) {
     let value = twice.headers()[SIGNATURE].clone();
     twice.headers_mut().append(SIGNATURE, value);
     let mut bytes = world.request(&Event::new("evt_1"));
-    bytes.headers_mut().insert(SIGNATURE, HeaderValue::from_bytes(b"t=1,v1=\xff").unwrap());
+    bytes
+        .headers_mut()
+        .insert(SIGNATURE, HeaderValue::from_bytes(b"t=1,v1=\xff").unwrap());
     let mut other_body = world.request(&Event::new("evt_1"));
     *other_body.body_mut() = Body::from(Event::new("evt_2").body());
     let refused = [
@@ -71,20 +78,49 @@ async fn a_refused_signature_gets_a_bare_401<D: TestDb>(db: D) {
         ("another body", other_body),
         ("another secret", signed_with(&["wrong"], now())),
         ("empty", with_signature(&world, |_| String::new())),
-        ("no time", with_signature(&world, |value| value.split_once(',').unwrap().1.into())),
-        ("no signature", with_signature(&world, |value| value.split_once(',').unwrap().0.into())),
-        ("unknown version", with_signature(&world, |value| value.replace("v1=", "v0="))),
-        ("cut", with_signature(&world, |value| value[..value.len() - 2].into())),
-        ("another time", with_signature(&world, |value| value.replacen("t=", "t=1", 1))),
-        ("no number", with_signature(&world, |value| value.replacen("t=", "t=-", 1))),
+        (
+            "no time",
+            with_signature(&world, |value| value.split_once(',').unwrap().1.into()),
+        ),
+        (
+            "no signature",
+            with_signature(&world, |value| value.split_once(',').unwrap().0.into()),
+        ),
+        (
+            "unknown version",
+            with_signature(&world, |value| value.replace("v1=", "v0=")),
+        ),
+        (
+            "cut",
+            with_signature(&world, |value| value[..value.len() - 2].into()),
+        ),
+        (
+            "another time",
+            with_signature(&world, |value| value.replacen("t=", "t=1", 1)),
+        ),
+        (
+            "no number",
+            with_signature(&world, |value| value.replacen("t=", "t=-", 1)),
+        ),
     ];
     for (what, request) in refused {
         let reply = world.post(request).await;
-        assert_eq!((reply.status, reply.outcome()), (401, "rejected"), "{what}: {reply:?}");
+        assert_eq!(
+            (reply.status, reply.outcome()),
+            (401, "rejected"),
+            "{what}: {reply:?}"
+        );
         let problem = reply.json();
         let known = ["type", "title", "status"];
         assert!(reply.is_problem(), "{what}");
-        assert!(problem.as_object().unwrap().keys().all(|key| known.contains(&&**key)), "{what}: {problem}");
+        assert!(
+            problem
+                .as_object()
+                .unwrap()
+                .keys()
+                .all(|key| known.contains(&&**key)),
+            "{what}: {problem}"
+        );
     }
     nothing_happened(&world).await;
     world.send(&Event::new("evt_1")).await.is_applied();
@@ -94,11 +130,16 @@ async fn a_refused_signature_gets_a_bare_401<D: TestDb>(db: D) {
 async fn signed_times_are_held_to_both_limits_and_the_boundary_passes<D: TestDb>(db: D) {
     let clock = crate::kit::TestClock::new();
     let at = clock.clone();
-    let world = World::<D>::over(&db).inbox(move |inbox| inbox.clock(clock)).start().await;
+    let world = World::<D>::over(&db)
+        .inbox(move |inbox| inbox.clock(clock))
+        .start()
+        .await;
     let secret = world.secret();
     let now = tower_inbox::clock::Clock::now(&at).as_secs();
     for (offset, status) in [(-301, 401), (301, 401), (-300, 204), (300, 200), (0, 200)] {
-        let reply = world.post(signed_with(&[&secret], Timestamp::from_secs(now + offset))).await;
+        let reply = world
+            .post(signed_with(&[&secret], Timestamp::from_secs(now + offset)))
+            .await;
         assert_eq!(reply.status, status, "{offset}: {reply:?}");
     }
 }
@@ -109,10 +150,18 @@ async fn the_method_comes_before_the_signature<D: TestDb>(db: D) {
     for method in [Method::GET, Method::PUT, Method::DELETE, Method::PATCH] {
         let mut signed = world.request(&Event::new("evt_1"));
         *signed.method_mut() = method.clone();
-        let bare = Request::builder().method(&method).uri("/hooks/acme").body(Body::empty()).unwrap();
+        let bare = Request::builder()
+            .method(&method)
+            .uri("/hooks/acme")
+            .body(Body::empty())
+            .unwrap();
         for request in [signed, bare] {
             let reply = world.post(request).await;
-            assert_eq!((reply.status, reply.outcome()), (405, "rejected"), "{method}: {reply:?}");
+            assert_eq!(
+                (reply.status, reply.outcome()),
+                (405, "rejected"),
+                "{method}: {reply:?}"
+            );
             assert_eq!(reply.headers["allow"], "POST", "{method}");
         }
     }
@@ -120,7 +169,9 @@ async fn the_method_comes_before_the_signature<D: TestDb>(db: D) {
 }
 
 fn announced(mut request: Request<Body>, bytes: &'static str) -> Request<Body> {
-    request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static(bytes));
+    request
+        .headers_mut()
+        .insert(CONTENT_LENGTH, HeaderValue::from_static(bytes));
     request
 }
 
@@ -128,19 +179,32 @@ fn announced(mut request: Request<Body>, bytes: &'static str) -> Request<Body> {
 async fn the_signature_headers_come_before_the_announced_size<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     let request = Request::post("/hooks/acme").body(Body::empty()).unwrap();
-    world.post(announced(request, "99999999999")).await.is(401, "rejected");
+    world
+        .post(announced(request, "99999999999"))
+        .await
+        .is(401, "rejected");
     let stale = signed_with(&[&world.secret()], Timestamp::from_secs(0));
-    world.post(announced(stale, "99999999999")).await.is(401, "rejected");
+    world
+        .post(announced(stale, "99999999999"))
+        .await
+        .is(401, "rejected");
 }
 
 /// §2.1, §3
 async fn the_announced_size_comes_before_the_body<D: TestDb>(db: D) {
-    let world = World::<D>::over(&db).source(|source| source.body_limit(1_000)).start().await;
+    let world = World::<D>::over(&db)
+        .source(|source| source.body_limit(1_000))
+        .start()
+        .await;
     let (_feed, body) = Feed::new();
     let polls = body.polls();
     // Signed by somebody else: nobody can know that before the body is there.
     let request = http(&["wrong"], now(), Bytes::new()).map(|()| Body::new(body));
-    let reply = within(Duration::from_secs(5), world.post(announced(request, "1001"))).await;
+    let reply = within(
+        Duration::from_secs(5),
+        world.post(announced(request, "1001")),
+    )
+    .await;
     reply.is_problem_about(413, "rejected", "1000");
     assert_eq!(polls.load(Ordering::Relaxed), 0, "the body was asked for");
 }
@@ -153,7 +217,9 @@ async fn a_stale_delivery_is_refused_before_its_body_is_read<D: TestDb>(db: D) {
         let polls = body.polls();
         let request = http(&[&world.secret()], Timestamp::from_secs(at), Bytes::new());
         let request = request.map(|()| Body::new(body));
-        within(Duration::from_secs(5), world.post(request)).await.is(401, "rejected");
+        within(Duration::from_secs(5), world.post(request))
+            .await
+            .is(401, "rejected");
         assert_eq!(polls.load(Ordering::Relaxed), 0, "the body was asked for");
     }
 }
@@ -169,11 +235,17 @@ async fn the_signature_comes_before_the_envelope<D: TestDb>(db: D) {
 
 /// §2.1: "counted as read", whatever was announced.
 async fn a_body_over_the_limit_is_refused_when_its_bytes_are_counted<D: TestDb>(db: D) {
-    let world = World::<D>::over(&db).source(|source| source.body_limit(1_000)).start().await;
+    let world = World::<D>::over(&db)
+        .source(|source| source.body_limit(1_000))
+        .start()
+        .await;
     let event = Event::new("evt_1").with("filler", "x".repeat(1_000));
     let request = world.request(&event);
     assert!(!request.headers().contains_key(CONTENT_LENGTH));
-    world.post(request).await.is_problem_about(413, "rejected", "1000");
+    world
+        .post(request)
+        .await
+        .is_problem_about(413, "rejected", "1000");
     // In pieces that never end, and with a lie about their size.
     let (feed, body) = Feed::new();
     for _ in 0..11 {
@@ -189,7 +261,10 @@ async fn a_body_over_the_limit_is_refused_when_its_bytes_are_counted<D: TestDb>(
 async fn a_body_of_exactly_the_limit_passes<D: TestDb>(db: D) {
     let event = Event::new("evt_1").with("filler", "x".repeat(500));
     let limit = event.body().len();
-    let world = World::<D>::over(&db).source(|source| source.body_limit(limit)).start().await;
+    let world = World::<D>::over(&db)
+        .source(|source| source.body_limit(limit))
+        .start()
+        .await;
     world.send(&event).await.is_applied();
     let one_more = Event::new("evt_2").with("filler", "x".repeat(501));
     world.send(&one_more).await.is(413, "rejected");
@@ -198,7 +273,10 @@ async fn a_body_of_exactly_the_limit_passes<D: TestDb>(db: D) {
 /// §2.1, §3
 async fn a_body_that_comes_too_slowly_gets_408<D: TestDb>(db: D) {
     let patient = Duration::from_millis(200);
-    let world = World::<D>::over(&db).source(|source| source.read_timeout(patient)).start().await;
+    let world = World::<D>::over(&db)
+        .source(|source| source.read_timeout(patient))
+        .start()
+        .await;
     let (feed, body) = Feed::new();
     feed.send(Bytes::from_static(b"{")).unwrap();
     let request = http(&[&world.secret()], now(), Bytes::new()).map(|()| Body::new(body));
@@ -225,14 +303,22 @@ async fn bodies_that_are_being_read_share_a_budget<D: TestDb>(db: D) {
         async move { world.post(request).await }
     });
     // Asked for again: so the first part is held.
-    eventually("the first part is read", async || polls.load(Ordering::Relaxed) >= 2).await;
-    let second = world.send(&Event::new("evt_2").with("filler", "x".repeat(600))).await;
+    eventually("the first part is read", async || {
+        polls.load(Ordering::Relaxed) >= 2
+    })
+    .await;
+    let second = world
+        .send(&Event::new("evt_2").with("filler", "x".repeat(600)))
+        .await;
     second.is_problem_about(429, "failed", "bodies");
     world.send(&Event::new("evt_3")).await.is_applied();
     feed.send(body.slice(600..)).unwrap();
     drop(feed);
     first.await.unwrap().is_applied();
-    world.send(&Event::new("evt_2").with("filler", "x".repeat(600))).await.is_applied();
+    world
+        .send(&Event::new("evt_2").with("filler", "x".repeat(600)))
+        .await
+        .is_applied();
 }
 
 /// §2.3, §4.9
@@ -254,24 +340,64 @@ async fn unusable_identifiers_get_400_that_names_the_field_and_leave_nothing<D: 
         (br#"{"event_id":"a\ud800b","data":{}}"#, ""),
         (br#"{"event_id":"a","event_id":"b","data":{}}"#, ""),
         (br#"{"event_id":"a","sequence":1,"data":{}}"#, "correlation"),
-        (br#"{"event_id":"a","correlation_id":"","sequence":1,"data":{}}"#, "correlation id"),
-        (br#"{"event_id":"a","correlation_id":7,"sequence":1,"data":{}}"#, "correlation id"),
-        (br#"{"event_id":"a","correlation_id":"c","correlation_id":"d","sequence":1}"#, ""),
-        (br#"{"event_id":"a","correlation_id":"c","sequence":0,"data":{}}"#, "sequence"),
-        (br#"{"event_id":"a","correlation_id":"c","sequence":-1,"data":{}}"#, "sequence"),
-        (br#"{"event_id":"a","correlation_id":"c","sequence":1.0,"data":{}}"#, "sequence"),
-        (br#"{"event_id":"a","correlation_id":"c","sequence":1e0,"data":{}}"#, "sequence"),
-        (br#"{"event_id":"a","correlation_id":"c","sequence":"1","data":{}}"#, "sequence"),
-        (br#"{"event_id":"a","correlation_id":"c","sequence":01,"data":{}}"#, ""),
-        (br#"{"event_id":"a","correlation_id":"c","sequence":9223372036854775807}"#, "sequence"),
-        (br#"{"event_id":"a","correlation_id":"c","sequence":99999999999999999999}"#, "sequence"),
-        (br#"{"event_id":"a","correlation_id":"c","sequence":1,"sequence":2}"#, ""),
+        (
+            br#"{"event_id":"a","correlation_id":"","sequence":1,"data":{}}"#,
+            "correlation id",
+        ),
+        (
+            br#"{"event_id":"a","correlation_id":7,"sequence":1,"data":{}}"#,
+            "correlation id",
+        ),
+        (
+            br#"{"event_id":"a","correlation_id":"c","correlation_id":"d","sequence":1}"#,
+            "",
+        ),
+        (
+            br#"{"event_id":"a","correlation_id":"c","sequence":0,"data":{}}"#,
+            "sequence",
+        ),
+        (
+            br#"{"event_id":"a","correlation_id":"c","sequence":-1,"data":{}}"#,
+            "sequence",
+        ),
+        (
+            br#"{"event_id":"a","correlation_id":"c","sequence":1.0,"data":{}}"#,
+            "sequence",
+        ),
+        (
+            br#"{"event_id":"a","correlation_id":"c","sequence":1e0,"data":{}}"#,
+            "sequence",
+        ),
+        (
+            br#"{"event_id":"a","correlation_id":"c","sequence":"1","data":{}}"#,
+            "sequence",
+        ),
+        (
+            br#"{"event_id":"a","correlation_id":"c","sequence":01,"data":{}}"#,
+            "",
+        ),
+        (
+            br#"{"event_id":"a","correlation_id":"c","sequence":9223372036854775807}"#,
+            "sequence",
+        ),
+        (
+            br#"{"event_id":"a","correlation_id":"c","sequence":99999999999999999999}"#,
+            "sequence",
+        ),
+        (
+            br#"{"event_id":"a","correlation_id":"c","sequence":1,"sequence":2}"#,
+            "",
+        ),
         (long.as_bytes(), "event id"),
     ];
     for (body, field) in bodies {
         let reply = world.post(world.signed(Bytes::copy_from_slice(body))).await;
         let what = String::from_utf8_lossy(body);
-        assert_eq!((reply.status, reply.outcome()), (400, "rejected"), "{what}: {reply:?}");
+        assert_eq!(
+            (reply.status, reply.outcome()),
+            (400, "rejected"),
+            "{what}: {reply:?}"
+        );
         let problem = reply.json();
         let detail = problem["detail"].as_str().unwrap();
         assert!(detail.contains(field), "{what}: {detail}");
@@ -286,7 +412,10 @@ async fn usable_identifiers_at_the_edge_pass<D: TestDb>(db: D) {
     world.send(&Event::new(&"x".repeat(255))).await.is_applied();
     world.send(&Event::new("é\u{1f980} ")).await.is_applied();
     // A correlation id without a sequence is context and orders nothing.
-    world.send(&Event::new("evt_1").with("correlation_id", "acct")).await.is_applied();
+    world
+        .send(&Event::new("evt_1").with("correlation_id", "acct"))
+        .await
+        .is_applied();
     let last = 9_223_372_036_854_775_806_u64;
     let reply: Reply = world.send(&Event::new("evt_2").of("acct", last)).await;
     reply.is_parked(1);

@@ -29,7 +29,10 @@ async fn an_event_is_applied_once_and_its_redeliveries_are_duplicates<D: TestDb>
     }
     let ledger = world.ledger().await;
     assert_eq!(ledger.len(), 1);
-    assert_eq!((ledger[0].event_id.as_str(), ledger[0].amount), ("evt_1", 250));
+    assert_eq!(
+        (ledger[0].event_id.as_str(), ledger[0].amount),
+        ("evt_1", 250)
+    );
     assert_eq!((world.in_state(1).await, world.probe.runs("evt_1")), (1, 1));
 }
 
@@ -42,7 +45,10 @@ async fn what_is_acknowledged_is_committed_before_the_answer<D: TestDb>(db: D) {
         // Another connection sees it now, without waiting.
         assert_eq!(world.applied().await.last(), Some(&id));
         world.send(&numbered("acct", n + 2)).await.is_parked(1);
-        assert_eq!(world.number("SELECT COUNT(*) FROM {p}pending").await, i64::try_from(n).unwrap() + 1);
+        assert_eq!(
+            world.number("SELECT COUNT(*) FROM {p}pending").await,
+            i64::try_from(n).unwrap() + 1
+        );
     }
 }
 
@@ -68,7 +74,9 @@ async fn a_hundred_copies_at_the_same_time_are_applied_once<D: TestDb>(db: D) {
 /// §4.1: any number of receivers. Two inboxes share nothing but the database, as two processes do.
 async fn copies_to_two_receivers_on_one_database_are_applied_once<D: TestDb>(db: D) {
     let (one, two) = (World::<D>::start(&db).await, World::<D>::start(&db).await);
-    let events: Vec<_> = (1..=10).flat_map(|n| ["a", "b"].map(|account| numbered(account, n))).collect();
+    let events: Vec<_> = (1..=10)
+        .flat_map(|n| ["a", "b"].map(|account| numbered(account, n)))
+        .collect();
     let copies: Vec<_> = events
         .iter()
         .flat_map(|event| [&one, &two].map(|world| world.spawn(event)))
@@ -103,12 +111,14 @@ async fn copies_to_two_receivers_on_one_database_are_applied_once<D: TestDb>(db:
 async fn random_traffic_with_duplicates_and_failures_ends_with_the_exact_ledger<D: TestDb>(db: D) {
     let mut random = seeded("random traffic");
     let world = World::<D>::over(&db)
-        .answers(|call| match (call.run, call.delivery.event_id().as_bytes()[4] % 4) {
-            (1 | 2, 0) => 503,
-            (1, 1) => 500,
-            (1, 2) => panic!("the handler panics"),
-            _ => 0,
-        })
+        .answers(
+            |call| match (call.run, call.delivery.event_id().as_bytes()[4] % 4) {
+                (1 | 2, 0) => 503,
+                (1, 1) => 500,
+                (1, 2) => panic!("the handler panics"),
+                _ => 0,
+            },
+        )
         .start()
         .await;
     let mut waves = vec![Vec::new(); 4];
@@ -119,13 +129,19 @@ async fn random_traffic_with_duplicates_and_failures_ends_with_the_exact_ledger<
             waves[random.usize(..4)].push(event.clone());
         }
     }
-    let all: HashSet<String> = waves.iter().flatten().map(|event| event.id().to_owned()).collect();
+    let all: HashSet<String> = waves
+        .iter()
+        .flatten()
+        .map(|event| event.id().to_owned())
+        .collect();
     let mut acknowledged = HashSet::new();
     for _ in 0..10 {
         for wave in &mut waves {
             random.shuffle(wave);
-            let sent: Vec<_> =
-                wave.iter().map(|event| (event.id().to_owned(), world.spawn(event))).collect();
+            let sent: Vec<_> = wave
+                .iter()
+                .map(|event| (event.id().to_owned(), world.spawn(event)))
+                .collect();
             for (id, reply) in sent {
                 if reply.await.unwrap().status < 300 {
                     acknowledged.insert(id);
@@ -144,11 +160,25 @@ async fn random_traffic_with_duplicates_and_failures_ends_with_the_exact_ledger<
 
 /// §4.9
 async fn ids_are_told_apart_byte_for_byte<D: TestDb>(db: D) {
-    let world = World::<D>::over(&db).inbox(|inbox| inbox.remembered(0)).start().await;
+    let world = World::<D>::over(&db)
+        .inbox(|inbox| inbox.remembered(0))
+        .start()
+        .await;
     let long = "x".repeat(254);
     let ids = [
-        "evt_A", "evt_a", "evt_A ", " evt_A", "evt_Å", "evt_A\u{30a}", "evt_ß", "evt_ss", "0", "00", "0.0",
-        &format!("{long}y"), &format!("{long}z"),
+        "evt_A",
+        "evt_a",
+        "evt_A ",
+        " evt_A",
+        "evt_Å",
+        "evt_A\u{30a}",
+        "evt_ß",
+        "evt_ss",
+        "0",
+        "00",
+        "0.0",
+        &format!("{long}y"),
+        &format!("{long}z"),
     ];
     for id in ids {
         world.send(&Event::new(id)).await.is_applied();
@@ -159,7 +189,10 @@ async fn ids_are_told_apart_byte_for_byte<D: TestDb>(db: D) {
     assert_eq!(world.applied().await, ids);
     // The same for what names a stream.
     for account in ids {
-        world.send(&Event::new(&format!("1{}", &account[1..])).of(account, 1)).await.is_applied();
+        world
+            .send(&Event::new(&format!("1{}", &account[1..])).of(account, 1))
+            .await
+            .is_applied();
     }
 }
 
@@ -187,7 +220,8 @@ async fn ids_of_two_sources_are_two_events<D: TestDb>(db: D) {
 /// §2.6: the row is the inbox's own affair.
 async fn an_event_is_applied_although_its_handler_never_took_the_transaction<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
-    let router = axum::Router::new().route("/hooks/{tenant}", axum::routing::post(async || "thanks"));
+    let router =
+        axum::Router::new().route("/hooks/{tenant}", axum::routing::post(async || "thanks"));
     let world = world.through(world.inbox.mount(SOURCE, router));
     let reply = world.send(&Event::new("evt_1")).await;
     reply.is(200, "applied");

@@ -45,25 +45,44 @@ async fn whatever_a_handler_does_to_its_transaction_its_effect_is_there_once<D: 
         let committed = world.ledger().await.len() - before;
         match fault.then {
             Then::Applied => {
-                assert_eq!((first.status, first.outcome(), committed), (200, "applied", 1), "{name}");
+                assert_eq!(
+                    (first.status, first.outcome(), committed),
+                    (200, "applied", 1),
+                    "{name}"
+                );
             }
             Then::FailedThenDuplicate => {
-                assert_eq!((first.status, first.outcome(), committed), (500, "failed", 1), "{name}");
+                assert_eq!(
+                    (first.status, first.outcome(), committed),
+                    (500, "failed", 1),
+                    "{name}"
+                );
                 assert!(first.is_problem(), "{name}");
             }
             Then::FailedThenApplied => {
-                assert_eq!((first.status, first.outcome(), committed), (500, "failed", 0), "{name}");
+                assert_eq!(
+                    (first.status, first.outcome(), committed),
+                    (500, "failed", 0),
+                    "{name}"
+                );
                 assert!(first.is_problem(), "{name}");
             }
         }
         let retry = world.send(&event).await;
         let applied_now = fault.then == Then::FailedThenApplied;
         let expected = if applied_now { "applied" } else { "duplicate" };
-        assert_eq!((retry.status, retry.outcome()), (200, expected), "{name}: {retry:?}");
+        assert_eq!(
+            (retry.status, retry.outcome()),
+            (200, expected),
+            "{name}: {retry:?}"
+        );
         world.send(&event).await.is_duplicate();
         assert_eq!(world.ledger().await.len(), before + 1, "{name}");
         // And nobody after it suffers from it.
-        world.send(&Event::new(&format!("evt_good_{index}"))).await.is(200, "applied");
+        world
+            .send(&Event::new(&format!("evt_good_{index}")))
+            .await
+            .is(200, "applied");
         settled(&world, name).await;
         world.stop().await;
     }
@@ -81,10 +100,17 @@ async fn the_same_in_a_stream_leaves_no_hole_and_blocks_nobody<D: TestDb>(db: D)
             world.send(&event(n)).await;
         }
         let early = world.send(&event(3)).await;
-        let expected = if fault.then == Then::FailedThenApplied { "parked" } else { "applied" };
+        let expected = if fault.then == Then::FailedThenApplied {
+            "parked"
+        } else {
+            "applied"
+        };
         assert_eq!(early.outcome(), expected, "{}", fault.name);
         world.send(&event(2)).await;
-        eventually(fault.name, async || world.sequences(&account).await.len() == 3).await;
+        eventually(fault.name, async || {
+            world.sequences(&account).await.len() == 3
+        })
+        .await;
         assert_eq!(world.sequences(&account).await, [1, 2, 3], "{}", fault.name);
         world.send(&event(4)).await.is(200, "applied");
         settled(&world, fault.name).await;
@@ -95,12 +121,18 @@ async fn the_same_in_a_stream_leaves_no_hole_and_blocks_nobody<D: TestDb>(db: D)
 /// §4.4, §5.5: nobody waits for the answer, and the next attempt finds out.
 async fn the_same_in_a_drained_event<D: TestDb>(db: D) {
     for (index, fault) in D::faults().into_iter().enumerate() {
-        let (world, account) = (world_of(&db, index).start().await, format!("drained_{index}"));
+        let (world, account) = (
+            world_of(&db, index).start().await,
+            format!("drained_{index}"),
+        );
         let bad = Event::new(&format!("evt_bad_drained_{index}")).of(&account, 2);
         world.send(&bad).await.is_parked(1);
         world.send(&numbered(&account, 3)).await.is_parked(1);
         world.send(&numbered(&account, 1)).await.is(200, "applied");
-        eventually(fault.name, async || world.sequences(&account).await.len() == 3).await;
+        eventually(fault.name, async || {
+            world.sequences(&account).await.len() == 3
+        })
+        .await;
         assert_eq!(world.sequences(&account).await, [1, 2, 3], "{}", fault.name);
         world.send(&bad).await.is_duplicate();
         let left = "SELECT COUNT(*) FROM {p}pending";
@@ -114,7 +146,10 @@ fn nesting<D: TestDb>(db: &D, end: Nested) -> crate::kit::Setup<D> {
     World::<D>::over(db).handler(move |mut call: Call<D>| async move {
         call.append().await;
         if call.run == 1 {
-            let inner = crate::db::Entry { account: "nested".into(), ..call.entry() };
+            let inner = crate::db::Entry {
+                account: "nested".into(),
+                ..call.entry()
+            };
             D::nested(&mut call.tx, inner, end).await.unwrap();
         }
         http::StatusCode::OK

@@ -7,7 +7,10 @@
 //! `TOWER_INBOX_TEST_DATABASES` (comma-separated) lists what must be tested: another database is left out then, and a
 //! listed one that cannot be reached fails. `TOWER_INBOX_TEST_SEED` repeats a random test: each prints its seed.
 
-#![allow(clippy::print_stderr, reason = "a test says on stderr what it leaves out, and its seed")]
+#![allow(
+    clippy::print_stderr,
+    reason = "a test says on stderr what it leaves out, and its seed"
+)]
 
 #[macro_use]
 mod db;

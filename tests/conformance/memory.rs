@@ -39,11 +39,17 @@ async fn the_memory_is_emptied_when_a_connection_breaks<D: TestDb>(db: D) {
     let event = Event::new("evt_1");
     world.send(&event).await.is(200, "applied");
     assert!(is_remembered(&world, &event).await);
-    world.send(&Event::new("evt_breaks")).await.is(500, "failed");
+    world
+        .send(&Event::new("evt_breaks"))
+        .await
+        .is(500, "failed");
     // The first look after it goes to the database, and only a commit is remembered, no look.
     let before = world.acquired();
     world.send(&event).await.is_duplicate();
-    assert!(world.acquired() > before, "answered from a memory that should be empty");
+    assert!(
+        world.acquired() > before,
+        "answered from a memory that should be empty"
+    );
 }
 
 /// §2.4: neither failures, nor verdicts, nor what is parked.
@@ -60,29 +66,56 @@ async fn only_commits_that_were_seen_to_succeed_are_remembered<D: TestDb>(db: D)
         assert_eq!(world.send(&Event::new(id)).await.status, status);
         world.send(&Event::new(id)).await.is_applied();
     }
-    world.send(&Event::new("evt_2").of("acct", 2)).await.is_parked(1);
-    world.send(&Event::new("evt_2").of("acct", 2)).await.is_parked(1);
+    world
+        .send(&Event::new("evt_2").of("acct", 2))
+        .await
+        .is_parked(1);
+    world
+        .send(&Event::new("evt_2").of("acct", 2))
+        .await
+        .is_parked(1);
     assert_eq!(world.applied().await, ["evt_503", "evt_422"]);
 }
 
 /// §2.4, §4.12: the fingerprint is part of what is remembered.
 async fn the_memory_knows_other_content<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
-    world.send(&Event::new("evt_1").amount(1)).await.is_applied();
-    world.send(&Event::new("evt_1").amount(2)).await.is(422, "rejected");
-    world.send(&Event::new("evt_1").amount(1)).await.is_duplicate();
+    world
+        .send(&Event::new("evt_1").amount(1))
+        .await
+        .is_applied();
+    world
+        .send(&Event::new("evt_1").amount(2))
+        .await
+        .is(422, "rejected");
+    world
+        .send(&Event::new("evt_1").amount(1))
+        .await
+        .is_duplicate();
 }
 
 /// §2.4
 async fn the_memory_is_bounded_and_what_it_forgot_is_still_a_duplicate<D: TestDb>(db: D) {
-    let world = World::<D>::over(&db).inbox(|inbox| inbox.remembered(4)).start().await;
+    let world = World::<D>::over(&db)
+        .inbox(|inbox| inbox.remembered(4))
+        .start()
+        .await;
     for n in 0..12 {
-        world.send(&Event::new(&format!("evt_{n}"))).await.is_applied();
+        world
+            .send(&Event::new(&format!("evt_{n}")))
+            .await
+            .is_applied();
     }
     let before = world.acquired();
     world.send(&Event::new("evt_0")).await.is_duplicate();
-    assert!(world.acquired() > before, "12 are remembered where 4 were allowed");
+    assert!(
+        world.acquired() > before,
+        "12 are remembered where 4 were allowed"
+    );
     for n in 0..12 {
-        world.send(&Event::new(&format!("evt_{n}"))).await.is_duplicate();
+        world
+            .send(&Event::new(&format!("evt_{n}")))
+            .await
+            .is_duplicate();
     }
 }

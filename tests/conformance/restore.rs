@@ -14,7 +14,9 @@ use crate::kit::{Call, Event, Gate, World, eventually};
 
 /// The pool on the paved path: over one with other hooks, the inbox sees only to connections that it finds idle or holds.
 async fn pool(db: &SqliteFile) -> SqlitePool {
-    tower_inbox::sqlite::connect(&db.url(), 4).await.expect("a pool")
+    tower_inbox::sqlite::connect(&db.url(), 4)
+        .await
+        .expect("a pool")
 }
 
 /// The ids in the ledger of the database that is in its place now.
@@ -71,7 +73,10 @@ async fn a_delivery_in_flight_while_the_database_is_replaced_is_not_acknowledged
         let watch = Watch::statements(db.prefix());
         let other = world.spawn(&Event::new("evt_other"));
         let look = |line: &String| line.contains("next_sequence");
-        eventually("the other one has looked", async || watch.take().iter().any(look)).await;
+        eventually("the other one has looked", async || {
+            watch.take().iter().any(look)
+        })
+        .await;
         gate.open();
         leader.await.unwrap().is(503, "failed");
         let other = other.await.unwrap();
@@ -94,7 +99,10 @@ async fn no_connection_to_the_replaced_database_is_used_again() {
         let world = World::over(&db).pool(pool(&db).await).start().await;
         let copy = db.copy_aside(&world.eyes).await;
         // A handler's own reads, say, hold connections of the same pool meanwhile.
-        let held = [world.pool.acquire().await.unwrap(), world.pool.acquire().await.unwrap()];
+        let held = [
+            world.pool.acquire().await.unwrap(),
+            world.pool.acquire().await.unwrap(),
+        ];
         db.put_back(&copy);
         world.send(&Event::new("evt_1")).await.is_applied();
         drop(held);

@@ -39,7 +39,10 @@ async fn cost<D: TestDb>(world: &World<D>, mut work: impl AsyncFnMut()) -> Cost 
 
 /// §2.2; and the same counts are above 0 for a verified delivery, so that this test can fail.
 async fn no_statement_is_caused_before_the_signature_is_verified<D: TestDb>(db: D) {
-    let world = World::<D>::over(&db).source(|source| source.body_limit(1_000)).start().await;
+    let world = World::<D>::over(&db)
+        .source(|source| source.body_limit(1_000))
+        .start()
+        .await;
     let forged = async || {
         for _ in 0..20 {
             let body = numbered("acct", 1).body();
@@ -51,7 +54,10 @@ async fn no_statement_is_caused_before_the_signature_is_verified<D: TestDb>(db: 
             let mut other = world.request(&numbered("acct", 1));
             *other.method_mut() = http::Method::GET;
             world.post(other).await.is(405, "rejected");
-            world.send(&Event::new("evt").with("filler", "x".repeat(2_000))).await.is(413, "rejected");
+            world
+                .send(&Event::new("evt").with("filler", "x".repeat(2_000)))
+                .await
+                .is(413, "rejected");
         }
     };
     assert_eq!(cost(&world, forged).await, (0, 0));
@@ -61,14 +67,20 @@ async fn no_statement_is_caused_before_the_signature_is_verified<D: TestDb>(db: 
         world.send(&numbered("acct", n)).await.is_applied();
     };
     let (statements, connections) = cost(&world, verified).await;
-    assert!(statements >= 2 && connections >= 1, "{statements} statements, {connections} connections");
+    assert!(
+        statements >= 2 && connections >= 1,
+        "{statements} statements, {connections} connections"
+    );
 }
 
 /// §2.3: verified, but no event.
 async fn no_statement_is_caused_by_what_is_no_event<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     let work = async || {
-        world.post(world.signed(Bytes::from_static(b"{}"))).await.is(400, "rejected");
+        world
+            .post(world.signed(Bytes::from_static(b"{}")))
+            .await
+            .is(400, "rejected");
         let control = Event::new("evt_1").with("event_type", "subscription.replay_started");
         world.send(&control).await.is(200, "accepted");
     };
@@ -103,7 +115,10 @@ async fn a_known_duplicate_costs_one_statement_otherwise<D: TestDb>(db: D) {
     // Nor does this process know it by now from the commit of another.
     let mut all = async || {
         for event in &events {
-            tokio::time::timeout(Duration::from_secs(5), world.send(event)).await.unwrap().is_duplicate();
+            tokio::time::timeout(Duration::from_secs(5), world.send(event))
+                .await
+                .unwrap()
+                .is_duplicate();
         }
     };
     all().await;
@@ -115,7 +130,9 @@ async fn a_redelivery_of_what_is_parked_costs_one_statement<D: TestDb>(db: D) {
     let event = numbered("acct", 2);
     world.send(&event).await.is_parked(1);
     // The first event of the stream has no cursor yet, and its redelivery needs a look under the lock.
-    world.send(&numbered("acct", 1).with("event_id", "evt_first")).await;
+    world
+        .send(&numbered("acct", 1).with("event_id", "evt_first"))
+        .await;
     world.send(&numbered("acct", 5)).await;
     let again = async || {
         world.send(&numbered("acct", 5)).await;
@@ -125,7 +142,10 @@ async fn a_redelivery_of_what_is_parked_costs_one_statement<D: TestDb>(db: D) {
 
 /// §2.4
 async fn the_memory_can_be_turned_off<D: TestDb>(db: D) {
-    let world = World::<D>::over(&db).inbox(|inbox| inbox.remembered(0)).start().await;
+    let world = World::<D>::over(&db)
+        .inbox(|inbox| inbox.remembered(0))
+        .start()
+        .await;
     let event = Event::new("evt_1");
     world.send(&event).await.is_applied();
     let again = async || {

@@ -48,7 +48,10 @@ async fn every_success_of_the_handler_goes_out_as_it_is<D: TestDb>(db: D) {
         if status != 204 {
             assert_eq!(reply.body, "the handler's own words");
         }
-        world.send(&Event::new(&format!("{status}_a"))).await.is_duplicate();
+        world
+            .send(&Event::new(&format!("{status}_a")))
+            .await
+            .is_duplicate();
     }
 }
 
@@ -60,13 +63,22 @@ async fn failures_of_the_handler_go_out_as_they_are_and_keep_nothing<D: TestDb>(
         for attempt in 1..=2 {
             let reply = world.send(&event).await;
             reply.is(status, "failed");
-            assert_eq!((&reply.headers["retry-after"], &*reply.body), (&"17".parse().unwrap(), &b"the handler's own words"[..]));
+            assert_eq!(
+                (&reply.headers["retry-after"], &*reply.body),
+                (&"17".parse().unwrap(), &b"the handler's own words"[..])
+            );
             assert_eq!(world.probe.runs(event.id()), attempt);
         }
     }
     assert!(world.ledger().await.is_empty());
     for table in ["event", "pending", "audit"] {
-        assert_eq!(world.number(&format!("SELECT COUNT(*) FROM {{p}}{table}")).await, 0, "{table}");
+        assert_eq!(
+            world
+                .number(&format!("SELECT COUNT(*) FROM {{p}}{table}"))
+                .await,
+            0,
+            "{table}"
+        );
     }
     world.pool_is_whole().await;
 }
@@ -74,7 +86,9 @@ async fn failures_of_the_handler_go_out_as_they_are_and_keep_nothing<D: TestDb>(
 /// §3: a handler's own 4xx or 3xx is its verdict on this payload.
 async fn terminal_verdicts_of_the_handler_go_out_as_they_are<D: TestDb>(db: D) {
     let world = echoing(&db).start().await;
-    for status in [301, 302, 304, 400, 401, 403, 404, 405, 409, 413, 418, 422, 451] {
+    for status in [
+        301, 302, 304, 400, 401, 403, 404, 405, 409, 413, 418, 422, 451,
+    ] {
         let reply = world.send(&Event::new(&format!("{status}_a"))).await;
         reply.is(status, "rejected");
         assert_eq!(reply.headers["x-handler"], "mine");
@@ -88,28 +102,45 @@ fn stating<D: TestDb>(db: &D, verdict: Verdict) -> crate::kit::Setup<D> {
     World::<D>::over(db).handler(move |mut call: Call<D>| async move {
         call.append().await;
         call.tx.decide(verdict);
-        StatusCode::from_u16(call.delivery.event_id()[..3].parse().expect("a status")).expect("a status")
+        StatusCode::from_u16(call.delivery.event_id()[..3].parse().expect("a status"))
+            .expect("a status")
     })
 }
 
 /// §2.9: "commit means a 2xx goes out".
 async fn a_stated_commit_beats_the_status<D: TestDb>(db: D) {
     let world = stating(&db, Verdict::Commit).start().await;
-    for (status, expected) in [(200, 200), (202, 202), (302, 200), (404, 200), (429, 200), (500, 200)] {
+    for (status, expected) in [
+        (200, 200),
+        (202, 202),
+        (302, 200),
+        (404, 200),
+        (429, 200),
+        (500, 200),
+    ] {
         let event = Event::new(&format!("{status}_a"));
         world.send(&event).await.is(expected, "applied");
         world.send(&event).await.is_duplicate();
     }
-    assert_eq!((world.ledger().await.len(), world.in_state(1).await), (6, 6));
+    assert_eq!(
+        (world.ledger().await.len(), world.in_state(1).await),
+        (6, 6)
+    );
 }
 
 /// §2.9: "roll back means never a 2xx".
 async fn a_stated_rollback_beats_the_status<D: TestDb>(db: D) {
     let world = stating(&db, Verdict::RollBack).start().await;
-    for (status, expected, outcome) in
-        [(200, 500, "failed"), (204, 500, "failed"), (503, 503, "failed"), (422, 422, "rejected")]
-    {
-        world.send(&Event::new(&format!("{status}_a"))).await.is(expected, outcome);
+    for (status, expected, outcome) in [
+        (200, 500, "failed"),
+        (204, 500, "failed"),
+        (503, 503, "failed"),
+        (422, 422, "rejected"),
+    ] {
+        world
+            .send(&Event::new(&format!("{status}_a")))
+            .await
+            .is(expected, outcome);
     }
     assert!(world.ledger().await.is_empty());
     assert_eq!(world.in_state(1).await, 0);
@@ -134,7 +165,10 @@ async fn a_stated_outcome_beats_a_layer_that_rewrites_the_status<D: TestDb>(db: 
         .inner(|router| router.layer(map_response(always_500)))
         .start()
         .await;
-    succeeding.send(&Event::new("200_a")).await.is(200, "applied");
+    succeeding
+        .send(&Event::new("200_a"))
+        .await
+        .is(200, "applied");
     succeeding.send(&Event::new("200_a")).await.is_duplicate();
     assert_eq!(succeeding.applied().await, ["200_a"]);
 }
@@ -165,7 +199,10 @@ async fn a_verdict_in_the_answer_counts_like_a_stated_one<D: TestDb>(db: D) {
         .start()
         .await;
     world.send(&Event::new("evt_back")).await.is(500, "failed");
-    world.send(&Event::new("evt_commit")).await.is(200, "applied");
+    world
+        .send(&Event::new("evt_commit"))
+        .await
+        .is(200, "applied");
     assert_eq!(world.applied().await, ["evt_commit"]);
 }
 
@@ -186,16 +223,24 @@ async fn the_last_outcome_stated_counts<D: TestDb>(db: D) {
 
 /// §4.4: dropped, it can be taken again; held, it cannot.
 async fn the_transaction_is_lent_once_at_a_time<D: TestDb>(db: D) {
-    assert!(matches!(Tx::<D::DB>::take(&http::Extensions::new()), Err(TxError::NoInbox)));
+    assert!(matches!(
+        Tx::<D::DB>::take(&http::Extensions::new()),
+        Err(TxError::NoInbox)
+    ));
     let world = World::<D>::over(&db)
         .handler(|mut call: Call<D>| async move {
             let extensions = call.request.extensions().clone();
-            assert!(matches!(Tx::<D::DB>::take(&extensions), Err(TxError::Taken)));
+            assert!(matches!(
+                Tx::<D::DB>::take(&extensions),
+                Err(TxError::Taken)
+            ));
             call.append().await;
             let entry = call.entry();
             drop(call.tx);
             let mut again = Tx::<D::DB>::take(&extensions).expect("it is back");
-            D::append(&mut again, &entry).await.expect("it is the same transaction");
+            D::append(&mut again, &entry)
+                .await
+                .expect("it is the same transaction");
         })
         .start()
         .await;

@@ -72,11 +72,18 @@ impl TestDb for SqliteFile {
 
     async fn create() -> Result<Self, String> {
         let mark = fastrand::u64(..);
-        let path = std::env::temp_dir().join(format!("tower-inbox-{}-{mark:x}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("tower-inbox-{}-{mark:x}", std::process::id()));
         std::fs::create_dir_all(&path).map_err(|error| error.to_string())?;
-        let db = Self(Arc::new(Directory { path, prefix: format!("t{mark:x}_") }));
+        let db = Self(Arc::new(Directory {
+            path,
+            prefix: format!("t{mark:x}_"),
+        }));
         let pool = db.pool(PoolOptions::new().max_connections(1)).await;
-        sqlx::raw_sql(TABLES).execute(&pool).await.map_err(|error| error.to_string())?;
+        sqlx::raw_sql(TABLES)
+            .execute(&pool)
+            .await
+            .map_err(|error| error.to_string())?;
         pool.close().await;
         Ok(db)
     }
@@ -119,15 +126,24 @@ impl TestDb for SqliteFile {
     }
 
     async fn execute(conn: &mut SqliteConnection, sql: &str) -> sqlx::Result<u64> {
-        Ok(sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await?.rows_affected())
+        Ok(sqlx::raw_sql(AssertSqlSafe(sql))
+            .execute(conn)
+            .await?
+            .rows_affected())
     }
 
     async fn number(pool: &SqlitePool, sql: &str) -> i64 {
-        sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(pool).await.expect("a number")
+        sqlx::query_scalar(AssertSqlSafe(sql))
+            .fetch_one(pool)
+            .await
+            .expect("a number")
     }
 
     async fn texts(pool: &SqlitePool, sql: &str) -> Vec<String> {
-        sqlx::query_scalar(AssertSqlSafe(sql)).fetch_all(pool).await.expect("texts")
+        sqlx::query_scalar(AssertSqlSafe(sql))
+            .fetch_all(pool)
+            .await
+            .expect("texts")
     }
 
     async fn nested(conn: &mut SqliteConnection, entry: Entry, end: Nested) -> sqlx::Result<()> {
@@ -142,7 +158,8 @@ impl TestDb for SqliteFile {
     }
 
     async fn burn(conn: &mut SqliteConnection) -> sqlx::Result<()> {
-        let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000000000)
+        let endless =
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000000000)
             SELECT COUNT(*) FROM n";
         sqlx::query(endless).fetch_one(conn).await?;
         Ok(())
@@ -165,18 +182,46 @@ impl TestDb for SqliteFile {
         }
         vec![
             // The statement alone is undone; the transaction is good.
-            fault!("a swallowed error", "INSERT INTO nowhere VALUES (1)", Then::Applied),
-            fault!("a swallowed constraint", "INSERT INTO taken VALUES (1)", Then::Applied),
-            fault!("DDL", "CREATE TABLE by_the_handler (n INTEGER)", Then::Applied),
+            fault!(
+                "a swallowed error",
+                "INSERT INTO nowhere VALUES (1)",
+                Then::Applied
+            ),
+            fault!(
+                "a swallowed constraint",
+                "INSERT INTO taken VALUES (1)",
+                Then::Applied
+            ),
+            fault!(
+                "DDL",
+                "CREATE TABLE by_the_handler (n INTEGER)",
+                Then::Applied
+            ),
             fault!("a savepoint left open", "SAVEPOINT mine", Then::Applied),
             fault!("COMMIT", "COMMIT", Then::FailedThenDuplicate),
             fault!("COMMIT; BEGIN", "COMMIT; BEGIN", Then::FailedThenDuplicate),
-            fault!("COMMIT; BEGIN IMMEDIATE", "COMMIT; BEGIN IMMEDIATE", Then::FailedThenDuplicate),
+            fault!(
+                "COMMIT; BEGIN IMMEDIATE",
+                "COMMIT; BEGIN IMMEDIATE",
+                Then::FailedThenDuplicate
+            ),
             fault!("ROLLBACK", "ROLLBACK", Then::FailedThenApplied),
-            fault!("ROLLBACK; BEGIN", "ROLLBACK; BEGIN", Then::FailedThenApplied),
-            fault!("our savepoint released", "RELEASE tower_inbox", Then::FailedThenApplied),
+            fault!(
+                "ROLLBACK; BEGIN",
+                "ROLLBACK; BEGIN",
+                Then::FailedThenApplied
+            ),
+            fault!(
+                "our savepoint released",
+                "RELEASE tower_inbox",
+                Then::FailedThenApplied
+            ),
             // A constraint that ends the whole transaction, as a full disk would.
-            fault!("rolled back by the server", "INSERT OR ROLLBACK INTO taken VALUES (1)", Then::FailedThenApplied),
+            fault!(
+                "rolled back by the server",
+                "INSERT OR ROLLBACK INTO taken VALUES (1)",
+                Then::FailedThenApplied
+            ),
             Fault {
                 name: "kept by a task",
                 spoil: |tx: Tx<Sqlite>| {

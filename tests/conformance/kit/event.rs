@@ -23,7 +23,8 @@ impl Event {
 
     /// With its place in a stream.
     pub(crate) fn of(self, account: &str, sequence: u64) -> Self {
-        self.with("correlation_id", account).with("sequence", sequence)
+        self.with("correlation_id", account)
+            .with("sequence", sequence)
     }
 
     /// With this member of the body.
@@ -38,7 +39,9 @@ impl Event {
     }
 
     pub(crate) fn id(&self) -> &str {
-        self.0["event_id"].as_str().expect("events of tests have ids")
+        self.0["event_id"]
+            .as_str()
+            .expect("events of tests have ids")
     }
 
     pub(crate) fn body(&self) -> Bytes {
@@ -62,7 +65,14 @@ impl Feed {
     /// The body, and what feeds it.
     pub(crate) fn new() -> (mpsc::UnboundedSender<Bytes>, Self) {
         let (sender, frames) = mpsc::unbounded_channel();
-        (sender, Self { frames, polls: Arc::default(), ended: Arc::default() })
+        (
+            sender,
+            Self {
+                frames,
+                polls: Arc::default(),
+                ended: Arc::default(),
+            },
+        )
     }
 
     /// A body that comes at once, and counts in `ended` when it has been read to its end.

@@ -42,7 +42,10 @@ impl Probe {
 
     /// How many run now.
     pub(crate) fn running(&self) -> usize {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).running
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .running
     }
 }
 
@@ -51,7 +54,11 @@ pub(crate) struct Running(Arc<Probe>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).running -= 1;
+        self.0
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .running -= 1;
     }
 }
 

@@ -22,11 +22,23 @@ impl Reply {
     /// Reads an answer of an inbox. What holds for all of them is checked here.
     pub(crate) async fn read<B: Body<Data = Bytes>>(response: Response<B>) -> Self {
         let (parts, body) = response.into_parts();
-        let Ok(body) = body.collect().await else { panic!("bodies of answers are in memory") };
-        let reply =
-            Self { status: parts.status.as_u16(), headers: parts.headers, body: body.to_bytes() };
-        let extension = parts.extensions.get::<Outcome>().map(|outcome| outcome.as_str());
-        assert_eq!(reply.outcome(), extension.unwrap_or("none"), "header and extension: {reply:?}");
+        let Ok(body) = body.collect().await else {
+            panic!("bodies of answers are in memory")
+        };
+        let reply = Self {
+            status: parts.status.as_u16(),
+            headers: parts.headers,
+            body: body.to_bytes(),
+        };
+        let extension = parts
+            .extensions
+            .get::<Outcome>()
+            .map(|outcome| outcome.as_str());
+        assert_eq!(
+            reply.outcome(),
+            extension.unwrap_or("none"),
+            "header and extension: {reply:?}"
+        );
         reply.check();
         reply
     }
@@ -43,9 +55,17 @@ impl Reply {
             let problem = self.json();
             assert_eq!(problem["status"], self.status, "{self:?}");
             assert!(problem["title"].is_string(), "{self:?}");
-            assert_eq!(problem["detail"].is_string(), self.status != 401, "{self:?}");
+            assert_eq!(
+                problem["detail"].is_string(),
+                self.status != 401,
+                "{self:?}"
+            );
             // Load and faults say when to come back; a verdict does not.
-            assert_eq!(self.retry_after().is_some(), matches!(self.status, 429 | 503), "{self:?}");
+            assert_eq!(
+                self.retry_after().is_some(),
+                matches!(self.status, 429 | 503),
+                "{self:?}"
+            );
         }
     }
 
@@ -59,7 +79,9 @@ impl Reply {
 
     /// Whether it has the form of the inbox's own refusals and failures.
     pub(crate) fn is_problem(&self) -> bool {
-        self.headers.get(CONTENT_TYPE).is_some_and(|value| value == "application/problem+json")
+        self.headers
+            .get(CONTENT_TYPE)
+            .is_some_and(|value| value == "application/problem+json")
     }
 
     pub(crate) fn retry_after(&self) -> Option<Duration> {
@@ -96,7 +118,10 @@ impl Reply {
     #[track_caller]
     pub(crate) fn is_parked(&self, waiting_for: u64) -> &Self {
         self.is(202, "parked");
-        assert_eq!(self.body, format!(r#"{{"status":"parked","waiting_for":{waiting_for}}}"#));
+        assert_eq!(
+            self.body,
+            format!(r#"{{"status":"parked","waiting_for":{waiting_for}}}"#)
+        );
         assert!(self.retry_after().is_some(), "{self:?}");
         self.is_json()
     }
@@ -107,13 +132,22 @@ impl Reply {
         self.is(status, outcome);
         assert!(self.is_problem(), "{self:?}");
         let problem = self.json();
-        assert!(problem["detail"].as_str().is_some_and(|text| text.contains(detail)), "{self:?}");
+        assert!(
+            problem["detail"]
+                .as_str()
+                .is_some_and(|text| text.contains(detail)),
+            "{self:?}"
+        );
         self
     }
 
     #[track_caller]
     fn is_json(&self) -> &Self {
-        assert_eq!(self.headers.get(CONTENT_TYPE).expect("a type"), "application/json", "{self:?}");
+        assert_eq!(
+            self.headers.get(CONTENT_TYPE).expect("a type"),
+            "application/json",
+            "{self:?}"
+        );
         self
     }
 }

@@ -20,7 +20,10 @@ where
     async move {
         let start = Instant::now();
         while !condition().await {
-            assert!(start.elapsed() < LIMIT, "not within {LIMIT:?}: {what} ({caller})");
+            assert!(
+                start.elapsed() < LIMIT,
+                "not within {LIMIT:?}: {what} ({caller})"
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }

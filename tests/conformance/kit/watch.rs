@@ -32,9 +32,15 @@ impl Watch {
     }
 
     fn start(statements_with: Option<String>) -> Arc<Self> {
-        let watch = Arc::new(Self { lines: Mutex::default(), statements_with });
+        let watch = Arc::new(Self {
+            lines: Mutex::default(),
+            statements_with,
+        });
         let watches = watches();
-        watches.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&watch));
+        watches
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(Arc::clone(&watch));
         watch
     }
 
@@ -48,8 +54,15 @@ impl Watch {
     }
 
     fn see(&self, line: &str) {
-        if self.statements_with.as_ref().is_none_or(|with| line.contains(with)) {
-            self.lines.lock().unwrap_or_else(PoisonError::into_inner).push(line.to_owned());
+        if self
+            .statements_with
+            .as_ref()
+            .is_none_or(|with| line.contains(with))
+        {
+            self.lines
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(line.to_owned());
         }
     }
 }
@@ -77,7 +90,10 @@ impl Shoulder {
         let mut line = Line(format!("{} {}:", metadata.level(), metadata.target()));
         record(&mut line);
         let watches = watches().lock().unwrap_or_else(PoisonError::into_inner);
-        watches.iter().filter(|watch| watch.wants(metadata)).for_each(|watch| watch.see(&line.0));
+        watches
+            .iter()
+            .filter(|watch| watch.wants(metadata))
+            .for_each(|watch| watch.see(&line.0));
     }
 }
 

@@ -46,7 +46,9 @@ impl<D: TestDb> Call<D> {
     /// Writes the event into the ledger.
     pub(crate) async fn append(&mut self) {
         let entry = self.entry();
-        D::append(&mut self.tx, &entry).await.expect("the ledger takes it");
+        D::append(&mut self.tx, &entry)
+            .await
+            .expect("the ledger takes it");
     }
 
     /// The event as a line of the ledger.
@@ -55,7 +57,10 @@ impl<D: TestDb> Call<D> {
         Entry {
             event_id: self.delivery.event_id().to_owned(),
             account: self.delivery.correlation_id().unwrap_or("").to_owned(),
-            sequence: self.delivery.sequence().map(|n| i64::try_from(n).expect("it fits")),
+            sequence: self
+                .delivery
+                .sequence()
+                .map(|n| i64::try_from(n).expect("it fits")),
             amount: body["data"]["amount"].as_i64().unwrap_or(0),
         }
     }
@@ -102,7 +107,10 @@ impl<D: TestDb> Setup<D> {
     }
 
     /// The handler. Without: the ledger, and 204.
-    pub(crate) fn handler<F, R>(mut self, handler: impl Fn(Call<D>) -> F + Send + Sync + 'static) -> Self
+    pub(crate) fn handler<F, R>(
+        mut self,
+        handler: impl Fn(Call<D>) -> F + Send + Sync + 'static,
+    ) -> Self
     where
         F: Future<Output = R> + Send + 'static,
         R: IntoResponse,
@@ -165,13 +173,26 @@ impl<D: TestDb> Setup<D> {
             None => db.pool(options).await,
         };
         let eyes = db.pool(PoolOptions::new().max_connections(2)).await;
-        let builder = Inbox::builder(pool.clone()).source(self.source).table_prefix(db.prefix());
-        let builder = self.build.into_iter().fold(builder, |builder, change| change(builder));
+        let builder = Inbox::builder(pool.clone())
+            .source(self.source)
+            .table_prefix(db.prefix());
+        let builder = self
+            .build
+            .into_iter()
+            .fold(builder, |builder, change| change(builder));
         let inbox = builder.build().await.expect("the inbox is built");
         let probe = Arc::new(Probe::default());
         let router = (self.inner)(routes::<D>(self.route, self.handler, Arc::clone(&probe)));
         let app = inbox.mount(SOURCE, router);
-        World { db, inbox, pool, eyes, probe, app, acquired }
+        World {
+            db,
+            inbox,
+            pool,
+            eyes,
+            probe,
+            app,
+            acquired,
+        }
     }
 }
 
@@ -180,12 +201,26 @@ fn routes<D: TestDb>(route: &str, handler: Handler<D>, probe: Arc<Probe>) -> Rou
         let (handler, probe) = (Arc::clone(&handler), Arc::clone(&probe));
         async move {
             let (parts, body) = request.into_parts();
-            let body = axum::body::to_bytes(body, usize::MAX).await.expect("it is in memory");
+            let body = axum::body::to_bytes(body, usize::MAX)
+                .await
+                .expect("it is in memory");
             let tx = Tx::<D::DB>::take(&parts.extensions).expect("a transaction");
-            let delivery = parts.extensions.get::<Delivery>().cloned().expect("a delivery");
+            let delivery = parts
+                .extensions
+                .get::<Delivery>()
+                .cloned()
+                .expect("a delivery");
             let (running, run) = probe.enter(delivery.event_id());
             let request = Request::from_parts(parts, body);
-            handler(Call { tx, delivery, request, tenant, run, _running: running }).await
+            handler(Call {
+                tx,
+                delivery,
+                request,
+                tenant,
+                run,
+                _running: running,
+            })
+            .await
         }
     };
     Router::new().route(route, post(endpoint))
@@ -244,7 +279,10 @@ impl<D: TestDb> World<D> {
 
     /// The same world seen through another app.
     pub(crate) fn through(&self, app: Router) -> Self {
-        Self { app, ..self.clone() }
+        Self {
+            app,
+            ..self.clone()
+        }
     }
 
     /// The secret that the world begins with.
@@ -286,13 +324,21 @@ impl<D: TestDb> World<D> {
 
     /// The ids in the ledger.
     pub(crate) async fn applied(&self) -> Vec<String> {
-        self.ledger().await.into_iter().map(|entry| entry.event_id).collect()
+        self.ledger()
+            .await
+            .into_iter()
+            .map(|entry| entry.event_id)
+            .collect()
     }
 
     /// The sequences of one account in the ledger.
     pub(crate) async fn sequences(&self, account: &str) -> Vec<i64> {
         let of_account = |entry: Entry| (entry.account == account).then_some(entry.sequence)?;
-        self.ledger().await.into_iter().filter_map(of_account).collect()
+        self.ledger()
+            .await
+            .into_iter()
+            .filter_map(of_account)
+            .collect()
     }
 
     /// The one number that a query finds; `{p}` is the prefix of the inbox's tables.
@@ -314,7 +360,10 @@ impl<D: TestDb> World<D> {
 
     /// How many events are in this state: 1 applied, 2 parked, 3 dead.
     pub(crate) async fn in_state(&self, state: i64) -> i64 {
-        self.number(&format!("SELECT COUNT(*) FROM {{p}}event WHERE state = {state}")).await
+        self.number(&format!(
+            "SELECT COUNT(*) FROM {{p}}event WHERE state = {state}"
+        ))
+        .await
     }
 
     /// How often a connection of the inbox's pool was taken.
@@ -331,8 +380,14 @@ impl<D: TestDb> World<D> {
         }
         for conn in &mut held {
             let before = self.number("SELECT COUNT(*) FROM mark").await;
-            D::execute(conn, "INSERT INTO mark DEFAULT VALUES").await.expect("a write");
-            assert_eq!(self.number("SELECT COUNT(*) FROM mark").await, before + 1, "a write is held back");
+            D::execute(conn, "INSERT INTO mark DEFAULT VALUES")
+                .await
+                .expect("a write");
+            assert_eq!(
+                self.number("SELECT COUNT(*) FROM mark").await,
+                before + 1,
+                "a write is held back"
+            );
         }
     }
 
@@ -355,11 +410,15 @@ pub(crate) fn now() -> Timestamp {
 
 /// A request with the signatures of kudos over `body`, and whatever body is put in.
 pub(crate) fn http(secrets: &[&str], at: Timestamp, body: Bytes) -> Request<()> {
-    let secrets = secrets.iter().map(|text| Secret::text(*text).expect("not empty"));
+    let secrets = secrets
+        .iter()
+        .map(|text| Secret::text(*text).expect("not empty"));
     let signer = Signer::new(&Preset::KUDOS.scheme(), secrets).expect("an HMAC scheme");
     let request = Request::post("/hooks/acme").header("content-type", "application/json");
     let mut request = request.body(()).expect("a request");
-    let headers = signer.sign(at, None, &body).expect("kudos signs nothing else");
+    let headers = signer
+        .sign(at, None, &body)
+        .expect("kudos signs nothing else");
     request.headers_mut().extend(headers);
     request
 }
