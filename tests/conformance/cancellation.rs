@@ -51,13 +51,19 @@ async fn send<D: TestDb>(world: &World<D>, event: &Event, gone: Gone) -> Option<
 }
 
 /// §4.5, issue 3: "250 clients that disconnect at random instants leave the pool whole".
-async fn clients_that_disconnect_at_random_instants_lose_nothing_and_leave_the_pool_whole<D: TestDb>(db: D) {
+async fn clients_that_disconnect_at_random_instants_lose_nothing_and_leave_the_pool_whole<
+    D: TestDb,
+>(
+    db: D,
+) {
     let mut random = seeded("disconnects");
     let world = World::<D>::over(&db)
         .handler(|mut call: Call<D>| async move {
             call.append().await;
             tokio::task::yield_now().await;
-            D::execute(&mut call.tx, "INSERT INTO mark DEFAULT VALUES").await.unwrap();
+            D::execute(&mut call.tx, "INSERT INTO mark DEFAULT VALUES")
+                .await
+                .unwrap();
         })
         .start()
         .await;
@@ -80,7 +86,9 @@ async fn clients_that_disconnect_at_random_instants_lose_nothing_and_leave_the_p
             tokio::spawn(async move {
                 tokio::time::sleep(start).await;
                 let reply = send(&world, &event, gone).await;
-                reply.filter(|reply| reply.outcome() == "applied").map(|_| event.id().to_owned())
+                reply
+                    .filter(|reply| reply.outcome() == "applied")
+                    .map(|_| event.id().to_owned())
             })
         })
         .collect();
@@ -91,15 +99,25 @@ async fn clients_that_disconnect_at_random_instants_lose_nothing_and_leave_the_p
     eventually("nothing runs any more", async || world.probe.running() == 0).await;
     let applied = world.applied().await;
     for id in &acknowledged {
-        assert_eq!(applied.iter().filter(|line| *line == id).count(), 1, "{id} was acknowledged");
+        assert_eq!(
+            applied.iter().filter(|line| *line == id).count(),
+            1,
+            "{id} was acknowledged"
+        );
     }
     world.pool_is_whole().await;
     // The producer, which saw no answer, sends all of them again.
     for event in &traffic {
         let reply = world.send(event).await;
-        assert!(matches!(reply.outcome(), "applied" | "duplicate" | "parked"), "{reply:?}");
+        assert!(
+            matches!(reply.outcome(), "applied" | "duplicate" | "parked"),
+            "{reply:?}"
+        );
     }
-    eventually("all are applied", async || world.ledger().await.len() == 250).await;
+    eventually("all are applied", async || {
+        world.ledger().await.len() == 250
+    })
+    .await;
     let mut applied = world.applied().await;
     applied.sort();
     applied.dedup();
@@ -130,7 +148,10 @@ async fn a_client_that_disconnects_while_the_handler_runs_changes_nothing<D: Tes
     client.abort();
     assert!(client.await.unwrap_err().is_cancelled());
     gate.open();
-    eventually("it is applied all the same", async || world.in_state(1).await == 1).await;
+    eventually("it is applied all the same", async || {
+        world.in_state(1).await == 1
+    })
+    .await;
     assert_eq!(world.applied().await, ["evt_1", "evt_1"]);
     world.send(&Event::new("evt_1")).await.is_duplicate();
     assert_eq!(world.probe.runs("evt_1"), 1);
@@ -155,9 +176,18 @@ async fn a_client_that_disconnects_while_it_waits_in_a_queue_holds_up_nobody<D: 
     let first = world.spawn(&numbered("acct", 1));
     gate.reached_by(1).await;
     // Copies of the first, and events that wait for the stream's turn.
-    let waiting: Vec<_> =
-        (0..10).flat_map(|n| [world.spawn(&numbered("acct", 1)), world.spawn(&numbered("acct", n + 2))]).collect();
-    eventually("they have looked what is known", async || world.acquired() >= 10).await;
+    let waiting: Vec<_> = (0..10)
+        .flat_map(|n| {
+            [
+                world.spawn(&numbered("acct", 1)),
+                world.spawn(&numbered("acct", n + 2)),
+            ]
+        })
+        .collect();
+    eventually("they have looked what is known", async || {
+        world.acquired() >= 10
+    })
+    .await;
     for client in waiting {
         client.abort();
     }
@@ -165,9 +195,15 @@ async fn a_client_that_disconnects_while_it_waits_in_a_queue_holds_up_nobody<D: 
     first.await.unwrap().is_applied();
     for n in 2..=11 {
         let reply = world.send(&numbered("acct", n)).await;
-        assert!(matches!(reply.outcome(), "applied" | "duplicate"), "{reply:?}");
+        assert!(
+            matches!(reply.outcome(), "applied" | "duplicate"),
+            "{reply:?}"
+        );
     }
-    eventually("all are applied", async || world.sequences("acct").await.len() == 11).await;
+    eventually("all are applied", async || {
+        world.sequences("acct").await.len() == 11
+    })
+    .await;
     assert_eq!(world.sequences("acct").await, (1..=11).collect::<Vec<_>>());
     world.pool_is_whole().await;
 }

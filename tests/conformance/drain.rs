@@ -41,7 +41,10 @@ async fn the_answer_never_waits_for_the_drain<D: TestDb>(db: D) {
     gate.reached_by(1).await;
     assert_eq!(world.sequences("acct").await, [1]);
     gate.open();
-    eventually("2 follows", async || world.sequences("acct").await == [1, 2]).await;
+    eventually("2 follows", async || {
+        world.sequences("acct").await == [1, 2]
+    })
+    .await;
 }
 
 const DEAD: &str = "SELECT COUNT(*) FROM {p}pending WHERE reason = 2";
@@ -59,20 +62,45 @@ async fn a_drained_event_that_fails_is_tried_again_until_it_is_a_dead_letter<D: 
     for n in [2, 3, 1] {
         world.send(&numbered("acct", n)).await;
     }
-    eventually("it is a dead letter", async || world.number(DEAD).await == 1).await;
+    eventually("it is a dead letter", async || {
+        world.number(DEAD).await == 1
+    })
+    .await;
     assert_eq!(world.probe.runs("evt_acct_2"), 3);
-    assert_eq!(world.number("SELECT attempts FROM {p}pending WHERE reason = 2").await, 3);
-    assert_eq!(world.number("SELECT last_status FROM {p}pending WHERE reason = 2").await, 503);
+    assert_eq!(
+        world
+            .number("SELECT attempts FROM {p}pending WHERE reason = 2")
+            .await,
+        3
+    );
+    assert_eq!(
+        world
+            .number("SELECT last_status FROM {p}pending WHERE reason = 2")
+            .await,
+        503
+    );
     // Its successor waits, and the worker leaves both alone, however often it comes round.
     for n in [2, 1] {
         world.send(&numbered("other", n)).await;
     }
-    eventually("the other stream is drained", async || world.sequences("other").await.len() == 2).await;
+    eventually("the other stream is drained", async || {
+        world.sequences("other").await.len() == 2
+    })
+    .await;
     world.send(&numbered("acct", 3)).await.is_parked(2);
-    assert_eq!((world.sequences("acct").await, world.probe.runs("evt_acct_2")), (vec![1], 3));
+    assert_eq!(
+        (
+            world.sequences("acct").await,
+            world.probe.runs("evt_acct_2")
+        ),
+        (vec![1], 3)
+    );
     // "A redelivery … is a new attempt when its turn is there; success closes it."
     world.send(&numbered("acct", 2)).await.is_applied();
-    eventually("3 follows", async || world.sequences("acct").await == [1, 2, 3]).await;
+    eventually("3 follows", async || {
+        world.sequences("acct").await == [1, 2, 3]
+    })
+    .await;
     assert_eq!(world.number("SELECT COUNT(*) FROM {p}pending").await, 0);
 }
 
@@ -80,7 +108,9 @@ async fn a_drained_event_that_fails_is_tried_again_until_it_is_a_dead_letter<D: 
 async fn a_drained_event_that_panics_or_takes_too_long_has_failed<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
         .source(|source| {
-            source.backoff([Duration::from_millis(10)]).budget(Duration::from_millis(300))
+            source
+                .backoff([Duration::from_millis(10)])
+                .budget(Duration::from_millis(300))
         })
         .handler(|mut call: Call<D>| async move {
             call.append().await;
@@ -99,7 +129,10 @@ async fn a_drained_event_that_panics_or_takes_too_long_has_failed<D: TestDb>(db:
         world.number(attempts).await == 2 || world.probe.runs("evt_acct_2") >= 3
     })
     .await;
-    eventually("the third one succeeds", async || world.sequences("acct").await == [1, 2]).await;
+    eventually("the third one succeeds", async || {
+        world.sequences("acct").await == [1, 2]
+    })
+    .await;
     assert_eq!(world.probe.runs("evt_acct_2"), 3);
     world.pool_is_whole().await;
 }
@@ -107,34 +140,61 @@ async fn a_drained_event_that_panics_or_takes_too_long_has_failed<D: TestDb>(db:
 /// §5.5, §5.10
 async fn a_drained_event_that_gets_a_terminal_verdict_is_a_dead_letter_at_once<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
-        .answers(|call| if call.delivery.sequence() == Some(2) && call.run == 1 { 422 } else { 0 })
+        .answers(|call| {
+            if call.delivery.sequence() == Some(2) && call.run == 1 {
+                422
+            } else {
+                0
+            }
+        })
         .start()
         .await;
     for n in [2, 3, 1] {
         world.send(&numbered("acct", n)).await;
     }
     let rejected = "SELECT COUNT(*) FROM {p}pending WHERE reason = 3 AND last_status = 422";
-    eventually("it is a dead letter", async || world.number(rejected).await == 1).await;
-    assert_eq!((world.in_state(3).await, world.sequences("acct").await), (1, vec![1]));
+    eventually("it is a dead letter", async || {
+        world.number(rejected).await == 1
+    })
+    .await;
+    assert_eq!(
+        (world.in_state(3).await, world.sequences("acct").await),
+        (1, vec![1])
+    );
     world.send(&numbered("acct", 3)).await.is_parked(2);
     world.send(&numbered("acct", 2)).await.is_applied();
-    eventually("3 follows", async || world.sequences("acct").await == [1, 2, 3]).await;
+    eventually("3 follows", async || {
+        world.sequences("acct").await == [1, 2, 3]
+    })
+    .await;
 }
 
 /// §5.6
 async fn a_redelivery_of_a_due_event_applies_it_there_and_then<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
         .source(|source| source.backoff([Duration::from_secs(3_600)]))
-        .answers(|call| if call.delivery.sequence() == Some(2) && call.run == 1 { 503 } else { 0 })
+        .answers(|call| {
+            if call.delivery.sequence() == Some(2) && call.run == 1 {
+                503
+            } else {
+                0
+            }
+        })
         .start()
         .await;
     for n in [2, 3, 1] {
         world.send(&numbered("acct", n)).await;
     }
     let failed = "SELECT COUNT(*) FROM {p}pending WHERE attempts = 1";
-    eventually("it has failed once", async || world.number(failed).await == 1).await;
+    eventually("it has failed once", async || {
+        world.number(failed).await == 1
+    })
+    .await;
     world.send(&numbered("acct", 2)).await.is_applied();
-    eventually("3 follows", async || world.sequences("acct").await == [1, 2, 3]).await;
+    eventually("3 follows", async || {
+        world.sequences("acct").await == [1, 2, 3]
+    })
+    .await;
 }
 
 /// §5.9, §5.14: stopped between the commit that makes an event due and its drain.
@@ -163,13 +223,19 @@ async fn a_restart_drains_what_is_due_without_any_request<D: TestDb>(db: D) {
         let inbox = world.inbox.clone();
         async move { inbox.shutdown().await }
     });
-    eventually("it takes no more", async || world.send(&Event::new("")).await.status == 503).await;
+    eventually("it takes no more", async || {
+        world.send(&Event::new("")).await.status == 503
+    })
+    .await;
     gate.open();
     first.await.unwrap().is(200, "applied");
     stopping.await.unwrap();
     world.stop().await;
     let world = World::<D>::start(&db).await;
-    eventually("the due ones are drained", async || world.ledger().await.len() == 3).await;
+    eventually("the due ones are drained", async || {
+        world.ledger().await.len() == 3
+    })
+    .await;
     assert_eq!(world.sequences(&streams[0]).await, [1, 2, 3]);
     // The others are where they were.
     for account in &streams[1..] {
@@ -191,11 +257,17 @@ async fn a_restart_brings_back_the_gap_too<D: TestDb>(db: D) {
     eventually("it is a dead letter", async || world.in_state(3).await == 1).await;
     world.stop().await;
     // A receiver whose source does not revive fills the gap and leaves the dead letter behind.
-    let world = World::<D>::over(&db).source(|source| source.revive_gaps(false)).start().await;
+    let world = World::<D>::over(&db)
+        .source(|source| source.revive_gaps(false))
+        .start()
+        .await;
     world.send(&numbered("acct", 1)).await.is_applied();
     world.stop().await;
     let world = World::<D>::start(&db).await;
-    eventually("it comes back", async || world.sequences("acct").await == [1, 2]).await;
+    eventually("it comes back", async || {
+        world.sequences("acct").await == [1, 2]
+    })
+    .await;
 }
 
 /// §5.3: "a drained request that matches no route stays due with backoff".
@@ -212,11 +284,17 @@ async fn an_event_without_a_route_stays_due_until_there_is_one<D: TestDb>(db: D)
     *first.uri_mut() = "/elsewhere/acme".parse().unwrap();
     moved.post(first).await.is_applied();
     let failed = "SELECT COALESCE(MAX(attempts), 0) FROM {p}pending WHERE reason IS NULL";
-    eventually("it finds no route", async || moved.number(failed).await >= 1).await;
+    eventually("it finds no route", async || {
+        moved.number(failed).await >= 1
+    })
+    .await;
     assert_eq!(moved.in_state(2).await, 1);
     moved.stop().await;
     let world = World::<D>::start(&db).await;
-    eventually("it finds its route", async || world.sequences("acct").await == [1, 2]).await;
+    eventually("it finds its route", async || {
+        world.sequences("acct").await == [1, 2]
+    })
+    .await;
 }
 
 /// §5.7
@@ -232,14 +310,20 @@ async fn two_receivers_drain_one_database_without_running_anything_twice<D: Test
             }
         })
     };
-    let (one, two) = (count(&committed).start().await, count(&committed).start().await);
+    let (one, two) = (
+        count(&committed).start().await,
+        count(&committed).start().await,
+    );
     for n in (2..=10).rev() {
         one.send(&numbered("a", n)).await.is_parked(1);
         two.send(&numbered("b", n)).await.is_parked(1);
     }
     one.send(&numbered("b", 1)).await.is(200, "applied");
     two.send(&numbered("a", 1)).await.is(200, "applied");
-    eventually("both streams are complete", async || one.ledger().await.len() == 20).await;
+    eventually("both streams are complete", async || {
+        one.ledger().await.len() == 20
+    })
+    .await;
     for account in ["a", "b"] {
         assert_eq!(one.sequences(account).await, (1..=10).collect::<Vec<_>>());
     }
@@ -254,7 +338,10 @@ async fn a_wait_that_the_handler_asks_for_is_honoured<D: TestDb>(db: D) {
         .handler(|mut call: Call<D>| async move {
             call.append().await;
             match call.delivery.sequence() {
-                Some(2) => (http::StatusCode::SERVICE_UNAVAILABLE, [("retry-after", "3000")]),
+                Some(2) => (
+                    http::StatusCode::SERVICE_UNAVAILABLE,
+                    [("retry-after", "3000")],
+                ),
                 _ => (http::StatusCode::OK, [("retry-after", "0")]),
             }
         })
@@ -263,5 +350,8 @@ async fn a_wait_that_the_handler_asks_for_is_honoured<D: TestDb>(db: D) {
     world.send(&numbered("acct", 2)).await.is_parked(1);
     world.send(&numbered("acct", 1)).await.is(200, "applied");
     let failed = "SELECT COUNT(*) FROM {p}pending WHERE attempts = 1 AND not_before - parked_at > 2900000000";
-    eventually("it waits that long", async || world.number(failed).await == 1).await;
+    eventually("it waits that long", async || {
+        world.number(failed).await == 1
+    })
+    .await;
 }

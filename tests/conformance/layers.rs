@@ -32,7 +32,11 @@ suite![
 ];
 
 fn request(method: Method, path: &str) -> Request<Body> {
-    Request::builder().method(method).uri(path).body(Body::empty()).unwrap()
+    Request::builder()
+        .method(method)
+        .uri(path)
+        .body(Body::empty())
+        .unwrap()
 }
 
 /// §3: 405 is the inbox's; what no route matches is the app's.
@@ -46,11 +50,20 @@ async fn a_mounted_router_merges_into_an_app<D: TestDb>(db: D) {
     app.send(&Event::new("evt_1")).await.is_applied();
     let health = app.post(request(Method::GET, "/health")).await;
     assert_eq!((health.status, health.outcome()), (200, "none"));
-    for (method, path) in [(Method::GET, "/nowhere"), (Method::POST, "/hooks"), (Method::POST, "/hooks/a/b")] {
+    for (method, path) in [
+        (Method::GET, "/nowhere"),
+        (Method::POST, "/hooks"),
+        (Method::POST, "/hooks/a/b"),
+    ] {
         let reply = app.post(request(method, path)).await;
-        assert_eq!((reply.status, reply.outcome(), &*reply.body), (404, "none", &b"the app's own page"[..]));
+        assert_eq!(
+            (reply.status, reply.outcome(), &*reply.body),
+            (404, "none", &b"the app's own page"[..])
+        );
     }
-    app.post(request(Method::GET, "/hooks/acme")).await.is(405, "rejected");
+    app.post(request(Method::GET, "/hooks/acme"))
+        .await
+        .is(405, "rejected");
     // A signature opens no path that is not there, and leaves nothing.
     let mut elsewhere = app.request(&Event::new("evt_2"));
     *elsewhere.uri_mut() = "/nowhere".parse().unwrap();
@@ -65,7 +78,10 @@ async fn a_mounted_router_merges_into_an_app<D: TestDb>(db: D) {
 
 fn panic_text(work: impl FnOnce()) -> String {
     let panic = catch_unwind(AssertUnwindSafe(work)).expect_err("it panics");
-    panic.downcast_ref::<String>().cloned().unwrap_or_else(|| panic.downcast_ref::<&str>().unwrap().to_string())
+    panic
+        .downcast_ref::<String>()
+        .cloned()
+        .unwrap_or_else(|| panic.downcast_ref::<&str>().unwrap().to_string())
 }
 
 async fn a_mounted_router_needs_a_known_source_and_a_route<D: TestDb>(db: D) {
@@ -81,12 +97,27 @@ async fn a_mounted_router_needs_a_known_source_and_a_route<D: TestDb>(db: D) {
 
 /// ARCHITECTURE.md, "how a user's code should read".
 async fn the_extractors_give_transaction_and_delivery<D: TestDb>(db: D) {
-    async fn handler<D: TestDb>(mut tx: Tx<D::DB>, event: Delivery, axum::Json(body): axum::Json<serde_json::Value>) -> StatusCode {
-        assert_eq!((event.source(), event.event_type()), (SOURCE, Some("payment.succeeded")));
-        assert_eq!((event.correlation_id(), event.sequence()), (Some("acct"), body["sequence"].as_i64()));
+    async fn handler<D: TestDb>(
+        mut tx: Tx<D::DB>,
+        event: Delivery,
+        axum::Json(body): axum::Json<serde_json::Value>,
+    ) -> StatusCode {
+        assert_eq!(
+            (event.source(), event.event_type()),
+            (SOURCE, Some("payment.succeeded"))
+        );
+        assert_eq!(
+            (event.correlation_id(), event.sequence()),
+            (Some("acct"), body["sequence"].as_i64())
+        );
         assert_eq!(event.envelope().event_id.as_str(), event.event_id());
         let drained = i64::from(event.origin() == Origin::Drained);
-        let entry = Entry { event_id: event.event_id().into(), account: String::new(), sequence: event.sequence(), amount: drained };
+        let entry = Entry {
+            event_id: event.event_id().into(),
+            account: String::new(),
+            sequence: event.sequence(),
+            amount: drained,
+        };
         D::append(&mut tx, &entry).await.unwrap();
         StatusCode::CREATED
     }
@@ -96,7 +127,12 @@ async fn the_extractors_give_transaction_and_delivery<D: TestDb>(db: D) {
     world.send(&numbered("acct", 2)).await.is_parked(1);
     world.send(&numbered("acct", 1)).await.is(201, "applied");
     eventually("2 follows", async || world.ledger().await.len() == 2).await;
-    let origins: Vec<_> = world.ledger().await.into_iter().map(|entry| entry.amount).collect();
+    let origins: Vec<_> = world
+        .ledger()
+        .await
+        .into_iter()
+        .map(|entry| entry.amount)
+        .collect();
     assert_eq!(origins, [0, 1]);
 }
 
@@ -108,7 +144,11 @@ async fn an_extractor_without_an_inbox_is_a_500<D: TestDb>(db: D) {
         .route("/delivery", post(async |_: Delivery| "done"));
     let app = world.through(app);
     for path in ["/tx", "/delivery"] {
-        assert_eq!(app.post(request(Method::POST, path)).await.status, 500, "{path}");
+        assert_eq!(
+            app.post(request(Method::POST, path)).await.status,
+            500,
+            "{path}"
+        );
     }
 }
 
@@ -125,7 +165,10 @@ async fn an_extractor_that_refuses_is_the_handlers_verdict<D: TestDb>(db: D) {
     let world = world.through(world.inbox.mount(SOURCE, router));
     world.send(&Event::new("evt_1")).await.is(422, "rejected");
     assert_eq!(world.in_state(3).await, 1);
-    world.send(&Event::new("evt_2").with("missing", 1)).await.is(200, "applied");
+    world
+        .send(&Event::new("evt_2").with("missing", 1))
+        .await
+        .is(200, "applied");
     world.pool_is_whole().await;
 }
 
@@ -133,7 +176,11 @@ type Whole = Full<Bytes>;
 
 /// The ledger as a plain tower service, which fails as often as `failures` says.
 async fn ledger<D: TestDb>(request: Request<Whole>) -> Result<Response<Whole>, io::Error> {
-    let delivery = request.extensions().get::<Delivery>().cloned().expect("a delivery");
+    let delivery = request
+        .extensions()
+        .get::<Delivery>()
+        .cloned()
+        .expect("a delivery");
     let mut tx = Tx::<D::DB>::take(request.extensions()).expect("a transaction");
     let entry = Entry {
         event_id: delivery.event_id().into(),
@@ -141,7 +188,9 @@ async fn ledger<D: TestDb>(request: Request<Whole>) -> Result<Response<Whole>, i
         sequence: delivery.sequence(),
         amount: 0,
     };
-    D::append(&mut tx, &entry).await.expect("the ledger takes it");
+    D::append(&mut tx, &entry)
+        .await
+        .expect("the ledger takes it");
     if request.headers().contains_key("x-fail") {
         return Err(io::Error::other("the service's own error"));
     }
@@ -155,9 +204,13 @@ fn plain<D: TestDb>(world: &World<D>, event: &Event) -> Request<Whole> {
 /// §5.9: the layer alone starts the worker as well.
 async fn a_plain_tower_service_is_served_live_and_drained<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
-    let service = world.inbox.layer::<Whole>(SOURCE).layer(service_fn(ledger::<D>));
+    let service = world
+        .inbox
+        .layer::<Whole>(SOURCE)
+        .layer(service_fn(ledger::<D>));
     let send = async |event: &Event| {
-        let answer: Result<Response<Whole>, io::Error> = service.clone().oneshot(plain(&world, event)).await;
+        let answer: Result<Response<Whole>, io::Error> =
+            service.clone().oneshot(plain(&world, event)).await;
         Reply::read(answer.unwrap()).await
     };
     send(&numbered("acct", 3)).await.is_parked(1);
@@ -166,23 +219,33 @@ async fn a_plain_tower_service_is_served_live_and_drained<D: TestDb>(db: D) {
     first.is(200, "applied");
     assert_eq!(first.body, "written");
     send(&numbered("acct", 1)).await.is_duplicate();
-    eventually("the others follow", async || world.ledger().await.len() == 3).await;
+    eventually("the others follow", async || {
+        world.ledger().await.len() == 3
+    })
+    .await;
     let ledger = world.ledger().await;
     let sequences: Vec<_> = ledger.iter().filter_map(|entry| entry.sequence).collect();
     assert_eq!(sequences, [1, 2, 3]);
     assert!(ledger.iter().all(|entry| entry.account == "/hooks/acme"));
     // A method that no webhook has, and a forged signature.
     let get = request(Method::GET, "/").map(|_| Whole::default());
-    Reply::read(service.clone().oneshot(get).await.unwrap()).await.is(405, "rejected");
+    Reply::read(service.clone().oneshot(get).await.unwrap())
+        .await
+        .is(405, "rejected");
     let forged = Request::post("/").body(Whole::from("{}")).unwrap();
-    Reply::read(service.clone().oneshot(forged).await.unwrap()).await.is(401, "rejected");
+    Reply::read(service.clone().oneshot(forged).await.unwrap())
+        .await
+        .is(401, "rejected");
     world.pool_is_whole().await;
 }
 
 /// §3: "the inner service returned an error".
 async fn an_error_of_the_inner_service_is_a_500_and_the_retry_applies<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
-    let service = world.inbox.layer::<Whole>(SOURCE).layer(service_fn(ledger::<D>));
+    let service = world
+        .inbox
+        .layer::<Whole>(SOURCE)
+        .layer(service_fn(ledger::<D>));
     let mut failing = plain(&world, &numbered("acct", 1));
     failing.headers_mut().insert("x-fail", "1".parse().unwrap());
     let reply = Reply::read(service.clone().oneshot(failing).await.unwrap()).await;
@@ -190,7 +253,11 @@ async fn an_error_of_the_inner_service_is_a_500_and_the_retry_applies<D: TestDb>
     // What the service says about itself is for the log.
     assert!(!String::from_utf8_lossy(&reply.body).contains("own error"));
     assert!(world.ledger().await.is_empty());
-    let retry = service.clone().oneshot(plain(&world, &numbered("acct", 1))).await.unwrap();
+    let retry = service
+        .clone()
+        .oneshot(plain(&world, &numbered("acct", 1)))
+        .await
+        .unwrap();
     Reply::read(retry).await.is(200, "applied");
     assert_eq!(world.applied().await, ["evt_acct_1"]);
     world.pool_is_whole().await;
@@ -200,13 +267,18 @@ async fn an_error_of_the_inner_service_is_a_500_and_the_retry_applies<D: TestDb>
 async fn the_layer_on_single_axum_routes_panics_with_the_fix<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     let text = panic_text(|| {
-        let router: Router = Router::new().route("/a", post(async || "a")).route("/b", post(async || "b"));
+        let router: Router = Router::new()
+            .route("/a", post(async || "a"))
+            .route("/b", post(async || "b"));
         drop(router.layer(world.inbox.layer::<Body>(SOURCE)));
     });
     assert!(text.contains("inbox.mount(\"crm\", router)"), "{text}");
     // On a whole router it is a tower service like any other.
     let router: Router = Router::new().route("/hooks/{tenant}", post(async || "done"));
-    let whole = world.inbox.layer::<Body>(SOURCE).layer(router.into_service::<Body>());
+    let whole = world
+        .inbox
+        .layer::<Body>(SOURCE)
+        .layer(router.into_service::<Body>());
     let answer: Result<_, Infallible> = whole.oneshot(world.request(&Event::new("evt_1"))).await;
     Reply::read(answer.unwrap()).await.is(200, "applied");
 }
@@ -215,11 +287,19 @@ async fn the_layer_on_single_axum_routes_panics_with_the_fix<D: TestDb>(db: D) {
 async fn the_outcome_is_in_the_extensions_for_outer_layers<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     let outcome = async |event: &Event| {
-        let answer = world.app.clone().oneshot(world.request(event)).await.unwrap();
+        let answer = world
+            .app
+            .clone()
+            .oneshot(world.request(event))
+            .await
+            .unwrap();
         answer.extensions().get::<Outcome>().copied()
     };
     assert_eq!(outcome(&Event::new("evt_1")).await, Some(Outcome::Applied));
-    assert_eq!(outcome(&Event::new("evt_1")).await, Some(Outcome::Duplicate));
+    assert_eq!(
+        outcome(&Event::new("evt_1")).await,
+        Some(Outcome::Duplicate)
+    );
     assert_eq!(outcome(&numbered("acct", 2)).await, Some(Outcome::Parked));
     assert_eq!(outcome(&Event::new("")).await, Some(Outcome::Rejected));
     let control = Event::new("evt").with("event_type", "subscription.replay_started");
@@ -252,7 +332,10 @@ async fn shutdown_refuses_new_deliveries_and_waits_for_those_that_run<D: TestDb>
     eventually("new ones are refused", async || {
         // It comes to nothing either way, so that nobody waits for it.
         let reply = world.send(&Event::new("")).await;
-        reply.status == 503 && reply.is_problem_about(503, "failed", "shutting down").is_problem()
+        reply.status == 503
+            && reply
+                .is_problem_about(503, "failed", "shutting down")
+                .is_problem()
     })
     .await;
     assert!(!stopping.is_finished(), "it did not wait");

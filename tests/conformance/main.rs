@@ -25,6 +25,8 @@ mod door;
 mod drain;
 mod exactly_once;
 mod faults;
+mod followers;
+mod identifiers;
 mod layers;
 mod memory;
 mod order;

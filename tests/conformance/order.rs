@@ -33,9 +33,15 @@ async fn a_gap_parks_what_comes_after_it_and_its_filling_frees_it<D: TestDb>(db:
     world.send(&numbered("acct", 2)).await.is_parked(1);
     world.send(&numbered("acct", 4)).await.is_parked(1);
     world.send(&numbered("acct", 2)).await.is_parked(1);
-    assert_eq!((world.in_state(2).await, world.ledger().await.len()), (2, 0));
+    assert_eq!(
+        (world.in_state(2).await, world.ledger().await.len()),
+        (2, 0)
+    );
     world.send(&numbered("acct", 1)).await.is_applied();
-    eventually("2 follows", async || world.sequences("acct").await == [1, 2]).await;
+    eventually("2 follows", async || {
+        world.sequences("acct").await == [1, 2]
+    })
+    .await;
     // What is waited for is the lowest missing sequence.
     world.send(&numbered("acct", 4)).await.is_parked(3);
     world.send(&numbered("acct", 5)).await.is_parked(3);
@@ -104,7 +110,11 @@ async fn exact<D: TestDb>(world: &World<D>, length: i64) {
     })
     .await;
     for account in ACCOUNTS {
-        assert_eq!(world.sequences(account).await, (1..=length).collect::<Vec<_>>(), "{account}");
+        assert_eq!(
+            world.sequences(account).await,
+            (1..=length).collect::<Vec<_>>(),
+            "{account}"
+        );
     }
     let left = "SELECT COUNT(*) FROM {p}pending";
     eventually("nothing is left", async || world.number(left).await == 0).await;
@@ -116,15 +126,20 @@ async fn shuffled_streams_against_failing_handlers_are_applied_in_order<D: TestD
     let mut random = seeded("failing streams");
     let world = World::<D>::over(&db)
         .source(|source| source.backoff([Duration::from_millis(10)]))
-        .answers(|call| match (call.run, call.delivery.sequence().unwrap() % 3) {
-            (1, 0) => 503,
-            _ => 0,
-        })
+        .answers(
+            |call| match (call.run, call.delivery.sequence().unwrap() % 3) {
+                (1, 0) => 503,
+                _ => 0,
+            },
+        )
         .start()
         .await;
     let mut failed = shuffled(&mut random, 12);
     while !failed.is_empty() {
-        let sent: Vec<_> = failed.drain(..).map(|event| (world.spawn(&event), event)).collect();
+        let sent: Vec<_> = failed
+            .drain(..)
+            .map(|event| (world.spawn(&event), event))
+            .collect();
         for (reply, event) in sent {
             if reply.await.unwrap().outcome() == "failed" {
                 failed.push(event);
@@ -140,7 +155,10 @@ fn first(sequence: i64) -> Sequence {
 
 /// §5.2
 async fn a_stream_may_begin_at_0<D: TestDb>(db: D) {
-    let world = World::<D>::over(&db).source(|source| source.first_sequence(first(0))).start().await;
+    let world = World::<D>::over(&db)
+        .source(|source| source.first_sequence(first(0)))
+        .start()
+        .await;
     world.send(&numbered("acct", 1)).await.is_parked(0);
     world.send(&numbered("acct", 0)).await.is_applied();
     eventually("1 follows", async || world.ledger().await.len() == 2).await;
@@ -151,9 +169,15 @@ async fn a_stream_may_begin_at_0<D: TestDb>(db: D) {
 /// §4.9: "below the source's first one: 400".
 async fn a_sequence_below_the_first_one_is_refused<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
-    world.send(&numbered("acct", 0)).await.is_problem_about(400, "rejected", "sequence");
+    world
+        .send(&numbered("acct", 0))
+        .await
+        .is_problem_about(400, "rejected", "sequence");
     world.send(&numbered("acct", 1)).await.is_applied();
-    world.send(&numbered("acct", 0)).await.is_problem_about(400, "rejected", "sequence");
+    world
+        .send(&numbered("acct", 0))
+        .await
+        .is_problem_about(400, "rejected", "sequence");
     assert_eq!(world.number("SELECT COUNT(*) FROM {p}event").await, 1);
 }
 
@@ -161,25 +185,39 @@ async fn a_sequence_below_the_first_one_is_refused<D: TestDb>(db: D) {
 async fn events_without_a_sequence_wait_for_nobody<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     world.send(&numbered("acct", 2)).await.is_parked(1);
-    world.send(&Event::new("evt_free").with("correlation_id", "acct")).await.is_applied();
+    world
+        .send(&Event::new("evt_free").with("correlation_id", "acct"))
+        .await
+        .is_applied();
     world.send(&numbered("acct", 1)).await.is_applied();
     eventually("2 follows", async || world.ledger().await.len() == 3).await;
-    assert_eq!(world.applied().await, ["evt_free", "evt_acct_1", "evt_acct_2"]);
+    assert_eq!(
+        world.applied().await,
+        ["evt_free", "evt_acct_1", "evt_acct_2"]
+    );
 }
 
 /// §4.9: "a source may demand both".
 async fn a_source_may_demand_an_order<D: TestDb>(db: D) {
-    let world = World::<D>::over(&db).source(Source::require_order).start().await;
+    let world = World::<D>::over(&db)
+        .source(Source::require_order)
+        .start()
+        .await;
     world.send(&Event::new("evt_1")).await.is(400, "rejected");
-    world.send(&Event::new("evt_1").with("correlation_id", "acct")).await.is(400, "rejected");
+    world
+        .send(&Event::new("evt_1").with("correlation_id", "acct"))
+        .await
+        .is(400, "rejected");
     world.send(&numbered("acct", 1)).await.is_applied();
 }
 
 /// RECEIVER.md, `sequenced`: headers, if sent, must agree.
 async fn the_header_preset_orders_too<D: TestDb>(db: D) {
     let secret = World::<D>::over(&db).start().await.secret();
-    let world =
-        World::<D>::over(&db).source(|_| Source::sequenced(SOURCE).secrets([secret])).start().await;
+    let world = World::<D>::over(&db)
+        .source(|_| Source::sequenced(SOURCE).secrets([secret]))
+        .start()
+        .await;
     let request = |event: &Event, header: &'static str, value: &str| {
         let mut request = world.request(event);
         let signature = request.headers_mut().remove("x-kudos-signature").unwrap();
@@ -187,10 +225,22 @@ async fn the_header_preset_orders_too<D: TestDb>(db: D) {
         request.headers_mut().insert(header, value.parse().unwrap());
         request
     };
-    world.post(request(&numbered("acct", 2), "x-sequence", "2")).await.is_parked(1);
-    world.post(request(&numbered("acct", 1), "x-sequence", "2")).await.is(400, "rejected");
-    world.post(request(&numbered("acct", 1), "x-event-id", "evt_other")).await.is(400, "rejected");
-    world.post(request(&numbered("acct", 1), "x-correlation-id", "acct")).await.is_applied();
+    world
+        .post(request(&numbered("acct", 2), "x-sequence", "2"))
+        .await
+        .is_parked(1);
+    world
+        .post(request(&numbered("acct", 1), "x-sequence", "2"))
+        .await
+        .is(400, "rejected");
+    world
+        .post(request(&numbered("acct", 1), "x-event-id", "evt_other"))
+        .await
+        .is(400, "rejected");
+    world
+        .post(request(&numbered("acct", 1), "x-correlation-id", "acct"))
+        .await
+        .is_applied();
     eventually("2 follows", async || world.ledger().await.len() == 2).await;
 }
 
@@ -199,7 +249,8 @@ async fn of_two_firsts_of_a_new_stream_one_is_applied<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     for n in 0..20 {
         let account = format!("acct_{n}");
-        let firsts = ["left", "right"].map(|side| Event::new(&format!("evt_{side}_{n}")).of(&account, 1));
+        let firsts =
+            ["left", "right"].map(|side| Event::new(&format!("evt_{side}_{n}")).of(&account, 1));
         let [left, right] = firsts.each_ref().map(|event| world.spawn(event));
         let mut answers = [left.await.unwrap().status, right.await.unwrap().status];
         answers.sort_unstable();
@@ -215,19 +266,33 @@ async fn the_first_two_of_a_new_stream_at_once_are_both_applied<D: TestDb>(db: D
         let account = format!("acct_{n}");
         let both = [2, 1].map(|sequence| world.spawn(&numbered(&account, sequence)));
         for reply in both {
-            assert!(matches!(reply.await.unwrap().outcome(), "applied" | "parked"));
+            assert!(matches!(
+                reply.await.unwrap().outcome(),
+                "applied" | "parked"
+            ));
         }
-        eventually("both are applied", async || world.sequences(&account).await == [1, 2]).await;
+        eventually("both are applied", async || {
+            world.sequences(&account).await == [1, 2]
+        })
+        .await;
     }
 }
 
 /// §4.3, §7.2: "an old sequenced event replayed after the purge is still a duplicate".
 async fn a_purged_event_that_is_delivered_again_is_a_duplicate<D: TestDb>(db: D) {
-    let world = World::<D>::over(&db).inbox(|inbox| inbox.remembered(0)).start().await;
+    let world = World::<D>::over(&db)
+        .inbox(|inbox| inbox.remembered(0))
+        .start()
+        .await;
     for n in 1..=3 {
         world.send(&numbered("acct", n)).await.is_applied();
     }
-    assert_eq!(world.execute("DELETE FROM {p}event WHERE sequence < 3").await, 2);
+    assert_eq!(
+        world
+            .execute("DELETE FROM {p}event WHERE sequence < 3")
+            .await,
+        2
+    );
     for n in 1..=3 {
         world.send(&numbered("acct", n)).await.is_duplicate();
         assert_eq!(world.probe.runs(&format!("evt_acct_{n}")), 1);
@@ -241,14 +306,23 @@ async fn retention_forgets_rows_and_keeps_the_order<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
         .source(|source| source.retention(retention).insecure_short_retention())
         .inbox(|inbox| inbox.remembered(0))
-        .answers(|call| if call.delivery.event_id() == "evt_bad" { 422 } else { 0 })
+        .answers(|call| {
+            if call.delivery.event_id() == "evt_bad" {
+                422
+            } else {
+                0
+            }
+        })
         .start()
         .await;
     world.send(&numbered("acct", 1)).await.is_applied();
     world.send(&numbered("acct", 2)).await.is_applied();
     world.send(&numbered("acct", 4)).await.is_parked(3);
     world.send(&Event::new("evt_bad")).await.is(422, "rejected");
-    eventually("applied rows are purged", async || world.in_state(1).await == 0).await;
+    eventually("applied rows are purged", async || {
+        world.in_state(1).await == 0
+    })
+    .await;
     assert_eq!((world.in_state(2).await, world.in_state(3).await), (1, 1));
     world.send(&numbered("acct", 1)).await.is_duplicate();
     world.send(&numbered("acct", 3)).await.is_applied();
@@ -260,7 +334,13 @@ async fn retention_forgets_rows_and_keeps_the_order<D: TestDb>(db: D) {
 async fn a_stream_that_fails_holds_up_no_other<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
         .source(|source| source.backoff([Duration::from_secs(3_600)]))
-        .answers(|call: &Call<D>| if call.delivery.event_id() == "evt_bad_2" { 503 } else { 0 })
+        .answers(|call: &Call<D>| {
+            if call.delivery.event_id() == "evt_bad_2" {
+                503
+            } else {
+                0
+            }
+        })
         .start()
         .await;
     for n in [2, 3, 1] {
@@ -272,7 +352,10 @@ async fn a_stream_that_fails_holds_up_no_other<D: TestDb>(db: D) {
         world.send(&numbered("bad", n + 1)).await;
     }
     world.send(&numbered("good", 1)).await.is_applied();
-    eventually("the good stream is complete", async || world.sequences("good").await.len() == 5).await;
+    eventually("the good stream is complete", async || {
+        world.sequences("good").await.len() == 5
+    })
+    .await;
     assert_eq!(world.sequences("good").await, [1, 2, 3, 4, 5]);
     assert_eq!(world.sequences("bad").await, [1]);
 }

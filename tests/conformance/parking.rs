@@ -44,7 +44,10 @@ fn seeing<D: TestDb>(db: &D, log: &Log) -> crate::kit::Setup<D> {
             call.append().await;
             let mut headers = BTreeMap::<_, Vec<_>>::new();
             for (name, value) in call.request.headers() {
-                headers.entry(name.to_string()).or_default().push(value.clone());
+                headers
+                    .entry(name.to_string())
+                    .or_default()
+                    .push(value.clone());
             }
             let seen = Seen {
                 method: call.request.method().clone(),
@@ -92,15 +95,32 @@ async fn a_drained_request_is_the_same_as_a_live_one<D: TestDb>(db: D) {
     world.post(first).await.is(200, "applied");
     eventually("both have run", async || log.lock().unwrap().len() == 2).await;
     let log = log.lock().unwrap();
-    let [(Origin::Live, live), (Origin::Drained, drained)] = &log[..] else { panic!("{log:?}") };
+    let [(Origin::Live, live), (Origin::Drained, drained)] = &log[..] else {
+        panic!("{log:?}")
+    };
     assert_eq!((&live.body, &drained.body), (&first_body, &second_body));
     assert_eq!(live.tenant, "a b/c");
-    assert_eq!(*live, Seen { body: first_body.clone(), ..drained.clone() });
-    for private in ["x-kudos-signature", "authorization", "cookie", "connection", "x-hop"] {
+    assert_eq!(
+        *live,
+        Seen {
+            body: first_body.clone(),
+            ..drained.clone()
+        }
+    );
+    for private in [
+        "x-kudos-signature",
+        "authorization",
+        "cookie",
+        "connection",
+        "x-hop",
+    ] {
         assert!(!live.headers.contains_key(private), "{private}");
     }
     assert_eq!(live.headers["x-twice"], ["one: two", ""]);
-    assert_eq!(live.headers["x-bytes"], [HeaderValue::from_bytes(b"\xe9\x80").unwrap()]);
+    assert_eq!(
+        live.headers["x-bytes"],
+        [HeaderValue::from_bytes(b"\xe9\x80").unwrap()]
+    );
 }
 
 /// §5.3: "a setting keeps named ones".
@@ -127,11 +147,20 @@ async fn kept_headers_are_kept_live_and_parked<D: TestDb>(db: D) {
 
 /// §5.8: and what was refused is not there, so that its retry is welcome when there is room.
 async fn over_the_bound_on_events_what_would_be_parked_gets_429<D: TestDb>(db: D) {
-    let world = World::<D>::over(&db).source(|source| source.park_limit(2)).start().await;
+    let world = World::<D>::over(&db)
+        .source(|source| source.park_limit(2))
+        .start()
+        .await;
     world.send(&numbered("acct", 2)).await.is_parked(1);
     world.send(&numbered("acct", 3)).await.is_parked(1);
-    world.send(&numbered("acct", 4)).await.is_problem_about(429, "failed", "parked");
-    world.send(&numbered("other", 2)).await.is_problem_about(429, "failed", "parked");
+    world
+        .send(&numbered("acct", 4))
+        .await
+        .is_problem_about(429, "failed", "parked");
+    world
+        .send(&numbered("other", 2))
+        .await
+        .is_problem_about(429, "failed", "parked");
     // Those that have their place are answered as ever, and nobody else is held up.
     world.send(&numbered("acct", 2)).await.is_parked(1);
     world.send(&numbered("other", 1)).await.is_applied();
@@ -142,16 +171,25 @@ async fn over_the_bound_on_events_what_would_be_parked_gets_429<D: TestDb>(db: D
     })
     .await;
     world.send(&numbered("acct", 4)).await.is_applied();
-    eventually("all is applied", async || world.sequences("acct").await.len() == 5).await;
+    eventually("all is applied", async || {
+        world.sequences("acct").await.len() == 5
+    })
+    .await;
     assert_eq!(world.sequences("acct").await, [1, 2, 3, 4, 5]);
 }
 
 /// §5.8
 async fn over_the_bound_on_bytes_what_would_be_parked_gets_429<D: TestDb>(db: D) {
-    let world = World::<D>::over(&db).source(|source| source.park_bytes(1_500)).start().await;
+    let world = World::<D>::over(&db)
+        .source(|source| source.park_bytes(1_500))
+        .start()
+        .await;
     let heavy = |n| numbered("acct", n).with("filler", "x".repeat(1_000));
     world.send(&heavy(2)).await.is_parked(1);
-    world.send(&heavy(3)).await.is_problem_about(429, "failed", "parked");
+    world
+        .send(&heavy(3))
+        .await
+        .is_problem_about(429, "failed", "parked");
     world.send(&numbered("acct", 3)).await.is_parked(1);
     world.send(&numbered("acct", 1)).await.is_applied();
     eventually("all is applied", async || world.ledger().await.len() == 3).await;
@@ -162,10 +200,16 @@ const GAPS: &str = "SELECT COUNT(*) FROM {p}pending WHERE reason = 1";
 
 /// §5.4
 async fn a_gap_that_nobody_fills_ends_in_a_dead_letter_and_comes_back_by_itself<D: TestDb>(db: D) {
-    let world = World::<D>::over(&db).source(|source| source.recovery_window(WINDOW)).start().await;
+    let world = World::<D>::over(&db)
+        .source(|source| source.recovery_window(WINDOW))
+        .start()
+        .await;
     world.send(&numbered("acct", 2)).await.is_parked(1);
     world.send(&numbered("acct", 3)).await.is_parked(1);
-    eventually("both are dead letters", async || world.number(GAPS).await == 2).await;
+    eventually("both are dead letters", async || {
+        world.number(GAPS).await == 2
+    })
+    .await;
     assert_eq!(world.in_state(3).await, 2);
     // §3: "every redelivery while it waits or is dead with reason gap".
     world.send(&numbered("acct", 2)).await.is_parked(1);
@@ -177,19 +221,32 @@ async fn a_gap_that_nobody_fills_ends_in_a_dead_letter_and_comes_back_by_itself<
 }
 
 /// §5.4: "a setting turns that off".
-async fn a_dead_letter_of_a_gap_comes_back_only_by_a_redelivery_where_the_source_says_so<D: TestDb>(db: D) {
+async fn a_dead_letter_of_a_gap_comes_back_only_by_a_redelivery_where_the_source_says_so<
+    D: TestDb,
+>(
+    db: D,
+) {
     let world = World::<D>::over(&db)
         .source(|source| source.recovery_window(WINDOW).revive_gaps(false))
         .start()
         .await;
     world.send(&numbered("acct", 2)).await.is_parked(1);
-    eventually("it is a dead letter", async || world.number(GAPS).await == 1).await;
+    eventually("it is a dead letter", async || {
+        world.number(GAPS).await == 1
+    })
+    .await;
     world.send(&numbered("acct", 1)).await.is_applied();
     // Another stream is parked and drained meanwhile: the worker has been round.
     world.send(&numbered("other", 2)).await.is_parked(1);
     world.send(&numbered("other", 1)).await.is_applied();
-    eventually("the other stream is drained", async || world.sequences("other").await.len() == 2).await;
-    assert_eq!((world.sequences("acct").await, world.number(GAPS).await), (vec![1], 1));
+    eventually("the other stream is drained", async || {
+        world.sequences("other").await.len() == 2
+    })
+    .await;
+    assert_eq!(
+        (world.sequences("acct").await, world.number(GAPS).await),
+        (vec![1], 1)
+    );
     world.send(&numbered("acct", 2)).await.is_applied();
     assert_eq!(world.sequences("acct").await, [1, 2]);
     assert_eq!(world.number(GAPS).await, 0);
@@ -198,21 +255,33 @@ async fn a_dead_letter_of_a_gap_comes_back_only_by_a_redelivery_where_the_source
 /// §5.4: a redelivery does not start the window again, and what is due is no gap however long it waits.
 async fn the_window_counts_from_the_parking<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
-        .source(|source| source.recovery_window(WINDOW).backoff([Duration::from_secs(3_600)]))
-        .answers(|call: &Call<D>| match (call.delivery.correlation_id(), call.delivery.sequence()) {
-            (Some("due"), Some(2)) => 503,
-            _ => 0,
+        .source(|source| {
+            source
+                .recovery_window(WINDOW)
+                .backoff([Duration::from_secs(3_600)])
+        })
+        .answers(|call: &Call<D>| {
+            match (call.delivery.correlation_id(), call.delivery.sequence()) {
+                (Some("due"), Some(2)) => 503,
+                _ => 0,
+            }
         })
         .start()
         .await;
     world.send(&numbered("due", 2)).await.is_parked(1);
     world.send(&numbered("due", 1)).await.is_applied();
-    eventually("the due one has failed", async || world.probe.runs("evt_due_2") == 1).await;
-    world.send(&numbered("gap", 2)).await.is_parked(1);
-    eventually("the gap is given up although it is sent again and again", async || {
-        world.send(&numbered("gap", 2)).await.is_parked(1);
-        world.number(GAPS).await == 1
+    eventually("the due one has failed", async || {
+        world.probe.runs("evt_due_2") == 1
     })
+    .await;
+    world.send(&numbered("gap", 2)).await.is_parked(1);
+    eventually(
+        "the gap is given up although it is sent again and again",
+        async || {
+            world.send(&numbered("gap", 2)).await.is_parked(1);
+            world.number(GAPS).await == 1
+        },
+    )
     .await;
     // The due one, parked before it, waits for its handler and for no gap.
     let due = "SELECT COUNT(*) FROM {p}pending WHERE correlation_id = 'due' AND reason IS NULL";

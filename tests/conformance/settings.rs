@@ -27,7 +27,9 @@ async fn build<D: TestDb>(
     change: impl FnOnce(Build<D>) -> Build<D>,
 ) -> Result<Inbox<D::DB>, BuildError> {
     let pool = db.pool(PoolOptions::new().max_connections(2)).await;
-    change(Inbox::builder(pool).table_prefix(db.prefix())).build().await
+    change(Inbox::builder(pool).table_prefix(db.prefix()))
+        .build()
+        .await
 }
 
 /// Demands a refusal of this kind whose text has all of these.
@@ -40,21 +42,38 @@ async fn refused<D: TestDb>(
     let error = build(db, change).await.expect_err(&format!("{says:?}"));
     assert_eq!(error.kind(), kind, "{error}");
     for word in says {
-        assert!(error.to_string().contains(word), "{word:?} is not in: {error}");
+        assert!(
+            error.to_string().contains(word),
+            "{word:?} is not in: {error}"
+        );
     }
 }
 
 /// §6.1, §6.3
 async fn sources_without_usable_secrets_are_refused<D: TestDb>(db: D) {
     let with = |secrets: &'static [&'static str]| {
-        move |builder: Build<D>| builder.source(Source::kudos("crm").secrets(secrets.iter().copied()))
+        move |builder: Build<D>| {
+            builder.source(Source::kudos("crm").secrets(secrets.iter().copied()))
+        }
     };
     let kind = BuildErrorKind::Secret;
-    refused(&db, |builder| builder.source(Source::kudos("crm")), kind, &["\"crm\"", ".secrets([new, old])"]).await;
+    refused(
+        &db,
+        |builder| builder.source(Source::kudos("crm")),
+        kind,
+        &["\"crm\"", ".secrets([new, old])"],
+    )
+    .await;
     refused(&db, with(&[]), kind, &["\"crm\"", "at least one"]).await;
     refused(&db, with(&[""]), kind, &["\"crm\"", "empty"]).await;
     refused(&db, with(&["good", ""]), kind, &["\"crm\"", "empty"]).await;
-    refused(&db, with(&["a", "b", "c"]), kind, &["\"crm\"", "at most two"]).await;
+    refused(
+        &db,
+        with(&["a", "b", "c"]),
+        kind,
+        &["\"crm\"", "at most two"],
+    )
+    .await;
     refused(&db, with(&["a", "a"]), kind, &["\"crm\"", "already"]).await;
     for text in ["whsec_", "whsec_!!!!", ""] {
         let source = Source::new("std", Preset::STANDARD).secrets([text]);
@@ -70,30 +89,55 @@ fn good(name: &str) -> Source {
 async fn sources_with_unusable_names_are_refused<D: TestDb>(db: D) {
     let kind = BuildErrorKind::Name;
     for name in ["", "a b", "a/b", "é", "a\n", &"x".repeat(65)] {
-        refused(&db, |builder| builder.source(good(name)), kind, &["1 to 64"]).await;
+        refused(
+            &db,
+            |builder| builder.source(good(name)),
+            kind,
+            &["1 to 64"],
+        )
+        .await;
     }
-    let twice = |builder: Build<D>| builder.source(good("crm")).source(Source::sequenced("crm").secrets(["x"]));
+    let twice = |builder: Build<D>| {
+        builder
+            .source(good("crm"))
+            .source(Source::sequenced("crm").secrets(["x"]))
+    };
     refused(&db, twice, kind, &["\"crm\"", "its own name"]).await;
     refused(&db, |builder| builder, kind, &[".source("]).await;
-    build(&db, |builder| builder.source(good("A-z_0.9")).source(good(&"x".repeat(64)))).await.unwrap();
+    build(&db, |builder| {
+        builder
+            .source(good("A-z_0.9"))
+            .source(good(&"x".repeat(64)))
+    })
+    .await
+    .unwrap();
 }
 
 /// §7.1
 async fn a_retention_below_the_floor_is_refused_unless_it_is_said_twice<D: TestDb>(db: D) {
     let kind = BuildErrorKind::UnsafeSetting;
     for (preset, hours) in [(Preset::KUDOS, 2), (Preset::BRIEF, 72)] {
-        let short = Source::new("crm", preset).secrets(["x"]).retention(Duration::from_secs(hours * 3_600));
+        let short = Source::new("crm", preset)
+            .secrets(["x"])
+            .retention(Duration::from_secs(hours * 3_600));
         let says = [".retention(", ".insecure_short_retention()", "floor"];
         refused(&db, |builder| builder.source(short.clone()), kind, &says).await;
-        build(&db, |builder| builder.source(short.insecure_short_retention())).await.unwrap();
+        build(&db, |builder| {
+            builder.source(short.insecure_short_retention())
+        })
+        .await
+        .unwrap();
     }
-    let brief = Source::new("crm", Preset::BRIEF).secrets(["x"]).retention(Duration::from_secs(74 * 3_600));
+    let brief = Source::new("crm", Preset::BRIEF)
+        .secrets(["x"])
+        .retention(Duration::from_secs(74 * 3_600));
     build(&db, |builder| builder.source(brief)).await.unwrap();
 }
 
 async fn limits_that_cannot_work_are_refused<D: TestDb>(db: D) {
     let kind = BuildErrorKind::UnsafeSetting;
-    let sources: [(fn(Source) -> Source, &str); 8] = [
+    type Change = fn(Source) -> Source;
+    let sources: [(Change, &str); 8] = [
         (|source| source.budget(Duration::from_millis(10)), "100 ms"),
         (|source| source.budget(Duration::ZERO), "100 ms"),
         (|source| source.body_limit(0), "at least 1"),
@@ -101,19 +145,55 @@ async fn limits_that_cannot_work_are_refused<D: TestDb>(db: D) {
         (|source| source.backoff([]), "backoff"),
         (|source| source.max_attempts(0), "max_attempts"),
         (|source| source.max_in_flight(0), "max_in_flight"),
-        (|source| source.park_limit(0).max_attempts(0), "max_attempts"),
+        (
+            |source| source.park_limit(0).max_attempts(0),
+            "max_attempts",
+        ),
     ];
     for (change, says) in sources {
-        refused(&db, |builder| builder.source(change(good("crm"))), kind, &["\"crm\"", says]).await;
+        refused(
+            &db,
+            |builder| builder.source(change(good("crm"))),
+            kind,
+            &["\"crm\"", says],
+        )
+        .await;
     }
-    refused(&db, |builder| builder.source(good("crm")).max_in_flight(0), kind, &["max_in_flight"]).await;
-    refused(&db, |builder| builder.source(good("crm")).max_waiting(0), kind, &["max_waiting"]).await;
-    refused(&db, |builder| builder.source(good("crm").body_limit(10)).body_budget(0), kind, &["body_budget"]).await;
+    refused(
+        &db,
+        |builder| builder.source(good("crm")).max_in_flight(0),
+        kind,
+        &["max_in_flight"],
+    )
+    .await;
+    refused(
+        &db,
+        |builder| builder.source(good("crm")).max_waiting(0),
+        kind,
+        &["max_waiting"],
+    )
+    .await;
+    refused(
+        &db,
+        |builder| builder.source(good("crm").body_limit(10)).body_budget(0),
+        kind,
+        &["body_budget"],
+    )
+    .await;
 }
 
 /// A prefix goes into the statements' text.
 async fn prefixes_that_are_no_plain_identifiers_are_refused<D: TestDb>(db: D) {
-    for prefix in ["", "Inbox_", "1inbox_", "a-b_", "a b", "x; DROP TABLE ledger; --", "é_", &"x".repeat(33)] {
+    for prefix in [
+        "",
+        "Inbox_",
+        "1inbox_",
+        "a-b_",
+        "a b",
+        "x; DROP TABLE ledger; --",
+        "é_",
+        &"x".repeat(33),
+    ] {
         let bad = |builder: Build<D>| builder.source(good("crm")).table_prefix(prefix);
         refused(&db, bad, BuildErrorKind::Name, &["table prefix", "1 to 32"]).await;
     }
@@ -121,8 +201,16 @@ async fn prefixes_that_are_no_plain_identifiers_are_refused<D: TestDb>(db: D) {
 
 async fn missing_tables_are_refused_with_the_way_to_make_them<D: TestDb>(db: D) {
     let without = |builder: Build<D>| builder.source(good("crm")).migrate(false);
-    refused(&db, without, BuildErrorKind::Schema, &[".migrate(true)", "migrations/", D::NAME]).await;
-    build(&db, |builder| builder.source(good("crm"))).await.unwrap();
+    refused(
+        &db,
+        without,
+        BuildErrorKind::Schema,
+        &[".migrate(true)", "migrations/", D::NAME],
+    )
+    .await;
+    build(&db, |builder| builder.source(good("crm")))
+        .await
+        .unwrap();
     build(&db, without).await.unwrap();
 }
 
@@ -131,7 +219,11 @@ async fn tables_are_made_once_and_by_several_at_the_same_time<D: TestDb>(db: D) 
     let builds: Vec<_> = (0..6)
         .map(|_| {
             let db = db.clone();
-            tokio::spawn(async move { build(&db, |builder| builder.source(good("crm"))).await.map(drop) })
+            tokio::spawn(async move {
+                build(&db, |builder| builder.source(good("crm")))
+                    .await
+                    .map(drop)
+            })
         })
         .collect();
     for built in builds {
@@ -147,7 +239,10 @@ async fn tables_are_made_once_and_by_several_at_the_same_time<D: TestDb>(db: D) 
 async fn tables_with_another_prefix_live_beside_these<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     world.send(&Event::new("evt_1")).await.is_applied();
-    let other = World::<D>::over(&db).inbox(|inbox| inbox.table_prefix("other_")).start().await;
+    let other = World::<D>::over(&db)
+        .inbox(|inbox| inbox.table_prefix("other_"))
+        .start()
+        .await;
     other.send(&Event::new("evt_1")).await.is_applied();
     world.send(&Event::new("evt_1")).await.is_duplicate();
     assert_eq!(world.number("SELECT COUNT(*) FROM other_event").await, 1);
@@ -157,14 +252,23 @@ async fn tables_with_another_prefix_live_beside_these<D: TestDb>(db: D) {
 /// SQLite's own settings: §4.1a.
 #[cfg(feature = "sqlite")]
 mod sqlite_settings {
-    use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+    use sqlx::sqlite::{
+        SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
+    };
 
     use super::*;
     use crate::db::sqlite::SqliteFile;
 
-    async fn with(options: SqliteConnectOptions, pool: SqlitePoolOptions) -> Result<(), BuildError> {
+    async fn with(
+        options: SqliteConnectOptions,
+        pool: SqlitePoolOptions,
+    ) -> Result<(), BuildError> {
         let pool = pool.connect_with(options).await.expect("a pool");
-        let built = Inbox::builder(pool.clone()).source(good("crm")).build().await.map(drop);
+        let built = Inbox::builder(pool.clone())
+            .source(good("crm"))
+            .build()
+            .await
+            .map(drop);
         // Otherwise the next one cannot change the journal's mode, and gets WAL after all.
         pool.close().await;
         built
@@ -203,11 +307,17 @@ mod sqlite_settings {
     async fn in_memory_with_more_than_one_lasting_connection_is_refused() {
         crate::db::run(|_: SqliteFile| async move {
             let options = || SqliteConnectOptions::new().in_memory(true);
-            let lasting = || SqlitePoolOptions::new().max_lifetime(None).idle_timeout(None);
+            let lasting = || {
+                SqlitePoolOptions::new()
+                    .max_lifetime(None)
+                    .idle_timeout(None)
+            };
             let short_lived = [
                 lasting().max_connections(2),
                 SqlitePoolOptions::new().max_connections(1),
-                lasting().max_connections(1).idle_timeout(Duration::from_secs(60)),
+                lasting()
+                    .max_connections(1)
+                    .idle_timeout(Duration::from_secs(60)),
             ];
             for pool in short_lived {
                 let error = with(options(), pool).await.unwrap_err();
