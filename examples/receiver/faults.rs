@@ -1,0 +1,94 @@
+//! Faults on demand: with `DEMO_FAULTS=1` an event says in `data.fault` what shall go wrong after its ledger write.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use tower_inbox::Tx;
+
+use crate::ledger::Ledger;
+
+/// How long a kept transaction outlives its handler.
+const KEPT: Duration = Duration::from_secs(1);
+
+/// What shall go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The handler answers with this.
+    Status(StatusCode),
+    Panic,
+    /// Milliseconds in the handler.
+    Sleep(u64),
+    /// Milliseconds in the database.
+    SqlSleep(u64),
+    /// A statement fails, and the handler takes no notice.
+    SqlError,
+    /// The handler ends the transaction itself.
+    SqlCommit,
+    SqlRollback,
+    /// A task keeps the transaction beyond the handler's answer.
+    KeepTx,
+}
+
+impl Fault {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (name, value) = text.split_once(':').unzip();
+        Some(match (name.unwrap_or(text), value) {
+            ("status", Some(code)) => {
+                let code = code.parse().ok().filter(|code| (200..600).contains(code))?;
+                Self::Status(StatusCode::from_u16(code).ok()?)
+            }
+            ("sleep", Some(millis)) => Self::Sleep(millis.parse().ok()?),
+            ("sql_sleep", Some(millis)) => Self::SqlSleep(millis.parse().ok()?),
+            ("panic", None) => Self::Panic,
+            ("sql_error", None) => Self::SqlError,
+            ("sql_commit", None) => Self::SqlCommit,
+            ("sql_rollback", None) => Self::SqlRollback,
+            ("keep_tx", None) => Self::KeepTx,
+            _ => return None,
+        })
+    }
+
+    /// Lets it happen. What goes wrong in the statements themselves goes unnoticed, as in a careless handler; a status
+    /// is the handler's answer.
+    pub(crate) async fn happen<DB: Ledger>(self, mut tx: Tx<DB>) -> Option<StatusCode> {
+        let done = match self {
+            Self::Status(status) => return Some(status),
+            Self::Panic => panic!("a demo fault"),
+            Self::Sleep(millis) => {
+                tokio::time::sleep(Duration::from_millis(millis)).await;
+                Ok(())
+            }
+            Self::SqlSleep(millis) => DB::sql_sleep(&mut tx, millis).await,
+            Self::SqlError => DB::raw(&mut tx, "SELECT nothing FROM no_such_table").await,
+            Self::SqlCommit => DB::raw(&mut tx, "COMMIT").await,
+            Self::SqlRollback => DB::raw(&mut tx, "ROLLBACK").await,
+            Self::KeepTx => {
+                tokio::spawn(async move {
+                    tokio::time::sleep(KEPT).await;
+                    drop(tx);
+                });
+                Ok(())
+            }
+        };
+        if let Err(error) = done {
+            tracing::info!(%error, "a demo fault's statement failed");
+        }
+        None
+    }
+}
+
+/// How often each event has run in this process: for `data.fault_times`.
+#[derive(Default)]
+pub(crate) struct Runs(Mutex<HashMap<String, u64>>);
+
+impl Runs {
+    /// Counts one more run; how many there have been, this one included.
+    pub(crate) fn count(&self, source: &str, event_id: &str) -> u64 {
+        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let run = runs.entry(format!("{source}/{event_id}")).or_default();
+        *run += 1;
+        *run
+    }
+}
