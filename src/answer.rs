@@ -33,16 +33,26 @@ enum Body {
     /// RFC 9457, with the detail that the producer may know.
     Problem(Option<String>),
     /// What a handshake wants.
-    Raw(Option<HeaderValue>, Bytes),
+    Raw(&'static str, Bytes),
 }
 
 impl Answer {
     fn status(status: StatusCode, outcome: Outcome, word: &'static str) -> Self {
-        Self { status, outcome, retry_after: None, body: Body::Status(word, None) }
+        Self {
+            status,
+            outcome,
+            retry_after: None,
+            body: Body::Status(word, None),
+        }
     }
 
     fn problem(status: StatusCode, outcome: Outcome, detail: impl Into<String>) -> Self {
-        Self { status, outcome, retry_after: None, body: Body::Problem(Some(detail.into())) }
+        Self {
+            status,
+            outcome,
+            retry_after: None,
+            body: Body::Problem(Some(detail.into())),
+        }
     }
 
     fn retry_after(mut self, after: Duration) -> Self {
@@ -67,13 +77,28 @@ impl Answer {
         Self::status(StatusCode::ACCEPTED, Outcome::Parked, "set_aside")
     }
 
-    pub(crate) fn accepted(
-        status: StatusCode,
-        content_type: Option<HeaderValue>,
-        body: Bytes,
-    ) -> Self {
-        let body = if body.is_empty() { Body::Empty } else { Body::Raw(content_type, body) };
-        Self { status, outcome: Outcome::Accepted, retry_after: None, body }
+    /// What a handshake wants, or nothing at all for a control event.
+    pub(crate) fn accepted(content_type: &'static str, body: Bytes) -> Self {
+        let body = if body.is_empty() {
+            Body::Empty
+        } else {
+            Body::Raw(content_type, body)
+        };
+        Self {
+            status: StatusCode::OK,
+            outcome: Outcome::Accepted,
+            retry_after: None,
+            body,
+        }
+    }
+
+    /// What a log line or a dead letter says of it.
+    pub(crate) fn reason(&self) -> &str {
+        match &self.body {
+            Body::Problem(Some(detail)) => detail,
+            Body::Status(word, _) => word,
+            Body::Empty | Body::Problem(None) | Body::Raw(..) => "",
+        }
     }
 
     /// 401 tells the caller nothing (§6.6).
@@ -127,8 +152,12 @@ impl Answer {
 
     /// Load is 429: the producers of the seeds honour Retry-After on it.
     pub(crate) fn busy(what: &'static str) -> Self {
-        Self::problem(StatusCode::TOO_MANY_REQUESTS, Outcome::Failed, format!("over a limit: {what}"))
-            .retry_after(RETRY_LOAD)
+        Self::problem(
+            StatusCode::TOO_MANY_REQUESTS,
+            Outcome::Failed,
+            format!("over a limit: {what}"),
+        )
+        .retry_after(RETRY_LOAD)
     }
 
     /// The handler's side went wrong.
@@ -171,9 +200,10 @@ impl Answer {
         match &self.body {
             Body::Empty => (None, Bytes::new()),
             Body::Status(word, None) => (json, format!(r#"{{"status":"{word}"}}"#).into()),
-            Body::Status(word, Some(n)) => {
-                (json, format!(r#"{{"status":"{word}","waiting_for":{n}}}"#).into())
-            }
+            Body::Status(word, Some(n)) => (
+                json,
+                format!(r#"{{"status":"{word}","waiting_for":{n}}}"#).into(),
+            ),
             Body::Problem(detail) => {
                 let title = self.status.canonical_reason().unwrap_or("Error");
                 let mut problem = serde_json::json!({
@@ -185,15 +215,18 @@ impl Answer {
                 let content_type = HeaderValue::from_static("application/problem+json");
                 (Some(content_type), problem.to_string().into())
             }
-            Body::Raw(content_type, body) => (content_type.clone(), body.clone()),
+            Body::Raw(content_type, body) => {
+                (Some(HeaderValue::from_static(content_type)), body.clone())
+            }
         }
     }
 }
 
 /// Every answer carries its outcome, in a header for the producer and in the extensions for outer layers.
 pub(crate) fn mark<R>(response: &mut Response<R>, outcome: Outcome) {
-    response
-        .headers_mut()
-        .insert(INBOX_OUTCOME.clone(), HeaderValue::from_static(outcome.as_str()));
+    response.headers_mut().insert(
+        INBOX_OUTCOME.clone(),
+        HeaderValue::from_static(outcome.as_str()),
+    );
     response.extensions_mut().insert(outcome);
 }

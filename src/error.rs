@@ -28,7 +28,11 @@ pub enum BuildErrorKind {
 
 impl BuildError {
     pub(crate) fn new(kind: BuildErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self {
+            kind,
+            message: message.into(),
+            source: None,
+        }
     }
 
     pub(crate) fn unsafe_setting(message: impl Into<String>) -> Self {

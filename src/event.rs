@@ -62,16 +62,24 @@ impl Delivery {
 
     /// The event type, if the producer names one.
     pub fn event_type(&self) -> Option<&str> {
-        self.shared.envelope.event_type.as_ref().map(|kind| kind.as_str())
+        self.shared
+            .envelope
+            .event_type
+            .as_ref()
+            .map(|kind| kind.as_str())
     }
 
     /// The correlation id: the entity that the event is about.
     pub fn correlation_id(&self) -> Option<&str> {
-        self.shared.envelope.correlation_id.as_ref().map(|id| id.as_str())
+        self.shared
+            .envelope
+            .correlation_id
+            .as_ref()
+            .map(|id| id.as_str())
     }
 
     /// The event's place among those of its correlation id.
-    pub fn sequence(&self) -> Option<u64> {
+    pub fn sequence(&self) -> Option<i64> {
         self.shared.envelope.sequence.map(|sequence| sequence.get())
     }
 

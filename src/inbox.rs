@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::{Database, Pool};
-use tokio::sync::Semaphore;
+use tokio::runtime::Handle;
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
 use crate::answer::Answer;
@@ -48,14 +49,19 @@ pub struct Inbox<DB: Backend> {
 
 impl<DB: Backend> Clone for Inbox<DB> {
     fn clone(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared) }
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
     }
 }
 
 impl<DB: Backend> std::fmt::Debug for Inbox<DB> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let sources: Vec<_> = self.shared.sources.keys().collect();
-        f.debug_struct("Inbox").field("database", &DB::NAME).field("sources", &sources).finish()
+        f.debug_struct("Inbox")
+            .field("database", &<DB as Database>::NAME)
+            .field("sources", &sources)
+            .finish()
     }
 }
 
@@ -65,7 +71,9 @@ pub(crate) struct Shared<DB: Backend> {
     pub(crate) sql: Sql,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) sources: HashMap<Arc<str>, Arc<SourceState>>,
-    pub(crate) in_flight: Semaphore,
+    pub(crate) runtime: Handle,
+    pub(crate) max_in_flight: usize,
+    in_flight: Semaphore,
     /// The one writer's turn, where the database has but one.
     pub(crate) writer: Option<Semaphore>,
     pub(crate) waiting: Waiting,
@@ -94,12 +102,37 @@ impl<DB: Backend> Shared<DB> {
         }
     }
 
+    /// A place among those that may hold a connection: the source's own first, so that a busy source does not sit on
+    /// places of the whole.
+    pub(crate) async fn permits<'a>(
+        &'a self,
+        source: &'a SourceState,
+        deadline: Instant,
+    ) -> Result<(SemaphorePermit<'a>, SemaphorePermit<'a>), ()> {
+        let places = async {
+            // Nobody closes these semaphores.
+            Ok((
+                source.in_flight().acquire().await?,
+                self.in_flight.acquire().await?,
+            ))
+        };
+        let places: Result<_, AcquireError> = timeout_at(patience(deadline), places)
+            .await
+            .map_err(|_| ())?;
+        places.map_err(|_| ())
+    }
+
     /// Looks whether the database is another one than it was. Then nothing is remembered, and no idle connection to
     /// the old one is used again.
     pub(crate) async fn incarnation_changed(&self) -> bool {
-        let Ok(now) = DB::incarnation(&self.pool).await else { return false };
+        let Ok(now) = DB::incarnation(&self.pool).await else {
+            return false;
+        };
         {
-            let mut known = self.incarnation.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = self
+                .incarnation
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             if *known == now {
                 return false;
             }
@@ -153,7 +186,9 @@ impl<DB: Backend> Inbox<DB> {
             let mut conn = self.shared.pool.acquire().await?;
             DB::ping(&mut conn, &self.shared.sql).await
         };
-        tokio::time::timeout(patience, ping).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
+        tokio::time::timeout(patience, ping)
+            .await
+            .unwrap_or(Err(sqlx::Error::PoolTimedOut))
     }
 
     /// Takes no new deliveries (503), stops the worker, and waits, for at most 30 s, until what is running has
@@ -161,8 +196,13 @@ impl<DB: Backend> Inbox<DB> {
     pub async fn shutdown(&self) {
         self.shared.worker.stop();
         self.shared.tracker.close();
-        if tokio::time::timeout(SHUTDOWN_WAIT, self.shared.tracker.idle()).await.is_err() {
-            tracing::warn!("deliveries were still running after {SHUTDOWN_WAIT:?}; they were left behind");
+        if tokio::time::timeout(SHUTDOWN_WAIT, self.shared.tracker.idle())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                "deliveries were still running after {SHUTDOWN_WAIT:?}; they were left behind"
+            );
         }
     }
 }
@@ -242,14 +282,17 @@ impl<DB: Backend> InboxBuilder<DB> {
     pub async fn build(self) -> Result<Inbox<DB>, BuildError> {
         check_prefix(&self.prefix)?;
         let connections = self.pool.options().get_max_connections() as usize;
-        let in_flight = self.max_in_flight.unwrap_or(connections.saturating_sub(1)).max(1);
+        let in_flight = self
+            .max_in_flight
+            .unwrap_or(connections.saturating_sub(1))
+            .max(1);
         if self.max_in_flight == Some(0) || self.max_waiting == 0 || self.body_budget == 0 {
             let message = "max_in_flight, max_waiting and body_budget must be at least 1";
             return Err(BuildError::unsafe_setting(message));
         }
         let mut sources = HashMap::new();
         for source in self.sources {
-            let state = Arc::new(SourceState::new(source, self.body_budget, self.clock.now())?);
+            let state = Arc::new(SourceState::new(source, self.body_budget)?);
             let name = state.name_arc();
             if sources.insert(Arc::clone(&name), state).is_some() {
                 let message = format!("two sources are named {name:?}: give each its own name");
@@ -272,7 +315,9 @@ impl<DB: Backend> InboxBuilder<DB> {
             sql,
             clock: self.clock,
             sources,
-            in_flight: Semaphore::new(in_flight),
+            runtime: Handle::current(),
+            max_in_flight: in_flight,
+            in_flight: Semaphore::new(in_flight.min(Semaphore::MAX_PERMITS)),
             writer: DB::SINGLE_WRITER.then(|| Semaphore::new(1)),
             waiting: Waiting::new(self.max_waiting),
             flights: Arc::default(),
@@ -289,13 +334,17 @@ impl<DB: Backend> InboxBuilder<DB> {
 
 impl<DB: Backend> std::fmt::Debug for InboxBuilder<DB> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("InboxBuilder").field("sources", &self.sources).finish_non_exhaustive()
+        f.debug_struct("InboxBuilder")
+            .field("sources", &self.sources)
+            .finish_non_exhaustive()
     }
 }
 
 /// A prefix goes into the statements' text, so that nothing but a plain identifier may be one.
 fn check_prefix(prefix: &str) -> Result<(), BuildError> {
-    let plain = prefix.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+    let plain = prefix
+        .chars()
+        .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
         && prefix.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
         && prefix.len() <= 32;
     if plain {
@@ -316,7 +365,7 @@ where
         let message = format!(
             "the inbox tables are missing ({error}): let `build` make them by `.migrate(true)`, or run the files in \
              migrations/{}",
-            DB::NAME
+            DB::MIGRATIONS
         );
         return Err(BuildError::new(BuildErrorKind::Schema, message));
     }

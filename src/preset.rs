@@ -198,6 +198,15 @@ impl Preset {
     pub fn retention_floor(&self) -> Duration {
         self.replay_window + self.retry_span
     }
+
+    /// How long a parked event waits for a gap by default: the producer's whole retry span and a quarter, within which
+    /// an honest producer has sent the missing event; 5 minutes for `sequenced`, which says so itself (§5.4).
+    pub fn recovery_window(&self) -> Duration {
+        if self.name == Self::SEQUENCED.name {
+            return times(300, SECOND);
+        }
+        self.retry_span + self.retry_span / 4
+    }
 }
 
 /// `t=<unix s>,v1=<hex>` over `<t>.<raw body>`.

@@ -24,7 +24,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) enum End {
     /// It committed, or was a duplicate of a committed one.
     Applied,
-    Parked { waiting_for: u64 },
+    Parked {
+        waiting_for: u64,
+    },
     /// The handler's terminal verdict.
     Rejected(StatusCode),
     /// Anything else: those who waited do not run the handler again.
@@ -64,7 +66,13 @@ impl Flights {
         }
         let (sender, receiver) = watch::channel(None);
         map.insert(pair.clone(), receiver);
-        Joined::Leader(Leader { flights: Arc::clone(self), pair, sender, fingerprint, end: End::Failed })
+        Joined::Leader(Leader {
+            flights: Arc::clone(self),
+            pair,
+            sender,
+            fingerprint,
+            end: End::Failed,
+        })
     }
 }
 
@@ -87,7 +95,10 @@ impl Drop for Leader {
     fn drop(&mut self) {
         // Removed first: who comes after this finds the database's answer, not ours.
         lock(&self.flights.map).remove(&self.pair);
-        let landing = Landing { end: self.end, fingerprint: self.fingerprint };
+        let landing = Landing {
+            end: self.end,
+            fingerprint: self.fingerprint,
+        };
         self.sender.send_replace(Some(landing));
     }
 }
@@ -103,11 +114,17 @@ impl Lanes {
     pub(crate) async fn enter(self: &Arc<Self>, source: &Arc<str>, id: &Arc<str>) -> Lane {
         let pair = (Arc::clone(source), Arc::clone(id));
         let gate = Arc::clone(
-            lock(&self.map).entry(pair.clone()).or_insert_with(|| Arc::new(Semaphore::new(1))),
+            lock(&self.map)
+                .entry(pair.clone())
+                .or_insert_with(|| Arc::new(Semaphore::new(1))),
         );
         // Built before the wait, so that a future that is dropped in it cleans up too.
-        let mut lane =
-            Lane { lanes: Arc::clone(self), pair, gate: Some(Arc::clone(&gate)), permit: None };
+        let mut lane = Lane {
+            lanes: Arc::clone(self),
+            pair,
+            gate: Some(Arc::clone(&gate)),
+            permit: None,
+        };
         lane.permit = gate.acquire_owned().await.ok();
         lane
     }
@@ -127,7 +144,10 @@ impl Drop for Lane {
         self.permit = None;
         self.gate = None;
         // Only the map's own reference is left: nobody waits, and nobody can begin to under this lock.
-        if map.get(&self.pair).is_some_and(|gate| Arc::strong_count(gate) == 1) {
+        if map
+            .get(&self.pair)
+            .is_some_and(|gate| Arc::strong_count(gate) == 1)
+        {
             map.remove(&self.pair);
         }
     }
@@ -141,7 +161,10 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { count: AtomicUsize::new(0), limit }
+        Self {
+            count: AtomicUsize::new(0),
+            limit,
+        }
     }
 
     /// A place to wait, or none if the bound is reached.
@@ -182,10 +205,17 @@ mod tests {
             panic!("the second one follows")
         };
         drop(leader);
-        let landing = follower.wait_for(Option::is_some).await.expect("landed").expect("said so");
+        let landing = follower
+            .wait_for(Option::is_some)
+            .await
+            .expect("landed")
+            .expect("said so");
         assert_eq!(landing.end, End::Failed);
         assert!(lock(&flights.map).is_empty());
-        assert!(matches!(flights.join(&name("crm"), &name("evt"), print), Joined::Leader(_)));
+        assert!(matches!(
+            flights.join(&name("crm"), &name("evt"), print),
+            Joined::Leader(_)
+        ));
     }
 
     #[tokio::test]

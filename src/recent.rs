@@ -38,7 +38,10 @@ impl Recent {
             turned: Instant::now(),
             epoch: 0,
         };
-        Self { capacity, inner: Mutex::new(inner) }
+        Self {
+            capacity,
+            inner: Mutex::new(inner),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -50,7 +53,11 @@ impl Recent {
         let pair = (Arc::clone(source), Arc::clone(event_id));
         let mut inner = self.lock();
         inner.turn(self.capacity);
-        inner.young.get(&pair).or_else(|| inner.old.get(&pair)).copied()
+        inner
+            .young
+            .get(&pair)
+            .or_else(|| inner.old.get(&pair))
+            .copied()
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -70,7 +77,9 @@ impl Recent {
             return;
         }
         inner.turn(self.capacity);
-        inner.young.insert((Arc::clone(source), Arc::clone(event_id)), fingerprint);
+        inner
+            .young
+            .insert((Arc::clone(source), Arc::clone(event_id)), fingerprint);
     }
 
     pub(crate) fn clear(&self) {
@@ -88,7 +97,11 @@ impl Inner {
             return;
         }
         let young = std::mem::take(&mut self.young);
-        self.old = if age < GENERATION * 2 { young } else { HashMap::new() };
+        self.old = if age < GENERATION * 2 {
+            young
+        } else {
+            HashMap::new()
+        };
         self.turned = Instant::now();
     }
 }
@@ -105,7 +118,12 @@ mod tests {
     fn it_never_holds_more_than_its_capacity() {
         let recent = Recent::new(10);
         for i in 0..1_000 {
-            recent.remember(0, &name("crm"), &name(&i.to_string()), Fingerprint::default());
+            recent.remember(
+                0,
+                &name("crm"),
+                &name(&i.to_string()),
+                Fingerprint::default(),
+            );
             let inner = recent.lock();
             assert!(inner.young.len() + inner.old.len() <= 10);
         }

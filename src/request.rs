@@ -8,8 +8,11 @@ use http::{Method, Request, Uri};
 use crate::store::StoredRequest;
 
 /// Credentials of whoever called, which a handler does not need and a table must not keep.
-const CREDENTIALS: [HeaderName; 3] =
-    [header::AUTHORIZATION, header::PROXY_AUTHORIZATION, header::COOKIE];
+const CREDENTIALS: [HeaderName; 3] = [
+    header::AUTHORIZATION,
+    header::PROXY_AUTHORIZATION,
+    header::COOKIE,
+];
 
 /// About the one connection that a request came over (RFC 9110, 7.6.1), and its framing, which is gone once the body
 /// has been read whole.
@@ -34,7 +37,12 @@ pub(crate) fn strip(headers: &mut HeaderMap, signatures: &[HeaderName], keep: &[
         // A sender must not be able to take away what the mapping or the handler reads.
         .filter(|name: &HeaderName| *name != header::CONTENT_TYPE && *name != header::HOST)
         .collect();
-    for name in signatures.iter().chain(&CREDENTIALS).chain(&HOP_BY_HOP).chain(&named_by_connection) {
+    for name in signatures
+        .iter()
+        .chain(&CREDENTIALS)
+        .chain(&HOP_BY_HOP)
+        .chain(&named_by_connection)
+    {
         if !keep.contains(name) {
             headers.remove(name);
         }
@@ -112,11 +120,22 @@ mod tests {
     #[test]
     fn signatures_credentials_and_hop_by_hop_headers_go_unless_kept() {
         let mut headers = HeaderMap::new();
-        for name in ["x-sig", "authorization", "cookie", "transfer-encoding", "x-hop", "x-app"] {
+        for name in [
+            "x-sig",
+            "authorization",
+            "cookie",
+            "transfer-encoding",
+            "x-hop",
+            "x-app",
+        ] {
             headers.insert(HeaderName::from_static(name), HeaderValue::from_static("v"));
         }
         headers.insert(header::CONNECTION, HeaderValue::from_static("close, x-hop"));
-        strip(&mut headers, &[HeaderName::from_static("x-sig")], &[header::COOKIE]);
+        strip(
+            &mut headers,
+            &[HeaderName::from_static("x-sig")],
+            &[header::COOKIE],
+        );
         let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
         assert_eq!(left, ["cookie", "x-app"]);

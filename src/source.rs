@@ -1,14 +1,15 @@
 //! A source: one producer, or one tenant of one producer.
 
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderName, Method};
+use metrics::SharedString;
 use tokio::sync::Semaphore;
 
-use crate::clock::Timestamp;
-use crate::envelope::{ContentPolicy, Envelope};
+use crate::envelope::{Envelope, Mapping, Sequence};
 use crate::error::{BuildError, BuildErrorKind};
 use crate::preset::Preset;
 use crate::store::Known;
@@ -37,6 +38,8 @@ const BACKOFF: [Duration; 6] = [
 const MAX_ATTEMPTS: u32 = 10;
 /// Events of one source that may be parked or dead.
 const PARK_LIMIT: u32 = 10_000;
+/// Event types of one source that have a label of their own in the metrics.
+const COUNTED_TYPES: usize = 64;
 /// Bytes that they may take together.
 const PARK_BYTES: u64 = 256 * 1024 * 1024;
 
@@ -47,6 +50,8 @@ const PARK_BYTES: u64 = 256 * 1024 * 1024;
 pub struct Source {
     name: String,
     preset: Preset,
+    scheme: Scheme,
+    mapping: Mapping,
     secrets: SecretsFrom,
     tolerance: Tolerance,
     url: Option<String>,
@@ -57,7 +62,6 @@ pub struct Source {
     keep_headers: Vec<HeaderName>,
     keep_rejected: bool,
     allow_gone: bool,
-    require_order: bool,
     recovery_window: Option<Duration>,
     revive_gaps: bool,
     backoff: Vec<Duration>,
@@ -93,6 +97,8 @@ impl Source {
     pub fn new(name: impl Into<String>, preset: Preset) -> Self {
         Self {
             name: name.into(),
+            scheme: preset.scheme(),
+            mapping: preset.mapping(),
             preset,
             secrets: SecretsFrom::Unset,
             tolerance: Tolerance::default(),
@@ -104,7 +110,6 @@ impl Source {
             keep_headers: Vec::new(),
             keep_rejected: true,
             allow_gone: false,
-            require_order: false,
             recovery_window: None,
             revive_gaps: true,
             backoff: BACKOFF.to_vec(),
@@ -128,7 +133,9 @@ impl Source {
 
     /// One or two active secrets, newest first, as the producer shows them.
     pub fn secrets<S: Into<String>>(mut self, newest_first: impl IntoIterator<Item = S>) -> Self {
-        let texts = newest_first.into_iter().map(|text| zeroize::Zeroizing::new(text.into()));
+        let texts = newest_first
+            .into_iter()
+            .map(|text| zeroize::Zeroizing::new(text.into()));
         self.secrets = SecretsFrom::Texts(texts.collect());
         self
     }
@@ -198,14 +205,14 @@ impl Source {
     }
 
     /// Refuses (400) events without a correlation id and a sequence. Default: they are applied unordered.
-    pub fn require_order(mut self, require: bool) -> Self {
-        self.require_order = require;
+    pub fn require_order(mut self) -> Self {
+        self.mapping = self.mapping.with_order_required();
         self
     }
 
     /// The first sequence of every correlation id: 0 or 1. Default: 1.
-    pub fn first_sequence(mut self, first: u64) -> Self {
-        self.preset = self.preset.with_first_sequence(first);
+    pub fn first_sequence(mut self, first: Sequence) -> Self {
+        self.mapping = self.mapping.with_first_sequence(first.get());
         self
     }
 
@@ -248,7 +255,7 @@ impl Source {
     }
 
     /// How long the rows of applied events are kept, against which duplicates are known. Default: 30 days. Less than
-    /// [`Preset::retention_floor`] is refused, since the producer may still send such an event again.
+    /// [`Preset::retention_floor`] and a quarter of an hour for skew is refused, since the producer may still send such an event again.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
         self
@@ -273,14 +280,12 @@ pub(crate) struct SourceState {
     pending: AtomicI64,
     pending_bytes: AtomicI64,
     on_routes: AtomicBool,
+    /// The event types that have a label of their own in the metrics.
+    types: Mutex<HashSet<Arc<str>>>,
 }
 
 impl SourceState {
-    pub(crate) fn new(
-        source: Source,
-        body_budget: usize,
-        _now: Timestamp,
-    ) -> Result<Self, BuildError> {
+    pub(crate) fn new(source: Source, body_budget: usize) -> Result<Self, BuildError> {
         let name = source.name.as_str();
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
@@ -289,20 +294,35 @@ impl SourceState {
             );
             return Err(BuildError::new(BuildErrorKind::Name, message));
         }
-        let refuse = |what: String| Err(BuildError::unsafe_setting(format!("source {name:?}: {what}")));
-        if let Err(error) = source.preset.check() {
-            return refuse(error.to_string());
+        let refuse = |what: String| {
+            Err(BuildError::unsafe_setting(format!(
+                "source {name:?}: {what}"
+            )))
+        };
+        if !source.mapping.id_is_covered_by(&source.scheme) {
+            return refuse(
+                "its event id is not covered by the signature, and the fence that such a source needs is not in this \
+                 version: use a scheme that signs the id"
+                    .into(),
+            );
         }
-        if source.preset.scheme().needs_url() && source.url.is_none() {
-            return refuse("the scheme signs the URL: give the one set at the producer, `.url(…)`".into());
+        if !(0..=1).contains(&source.mapping.first_sequence()) {
+            return refuse("the first sequence must be 0 or 1".into());
+        }
+        if source.scheme.needs_url() && source.url.is_none() {
+            return refuse(
+                "the scheme signs the URL: give the one set at the producer, `.url(…)`".into(),
+            );
         }
         let secrets = build_secrets(&source)?;
         let budget = match source.budget {
             Some(budget) => budget,
-            None => source.preset.patience().saturating_sub(MARGIN),
+            None => source.preset.patience.saturating_sub(MARGIN),
         };
         if budget < Duration::from_millis(100) {
-            return refuse(format!("a budget of {budget:?} is too short: at least 100 ms"));
+            return refuse(format!(
+                "a budget of {budget:?} is too short: at least 100 ms"
+            ));
         }
         if source.body_limit == 0 || source.body_limit > body_budget {
             return refuse(format!(
@@ -310,10 +330,11 @@ impl SourceState {
                 source.body_limit
             ));
         }
-        if source.backoff.is_empty() || source.max_attempts == 0 || source.max_in_flight == Some(0) {
+        if source.backoff.is_empty() || source.max_attempts == 0 || source.max_in_flight == Some(0)
+        {
             return refuse("backoff, max_attempts and max_in_flight must not be empty or 0".into());
         }
-        let floor = source.preset.retention_floor(SKEW);
+        let floor = source.preset.retention_floor() + SKEW;
         if source.retention < floor && !source.allow_short_retention {
             return refuse(format!(
                 "a retention of {} s is below the floor of {} s, in which this producer may send an event again: use \
@@ -327,7 +348,10 @@ impl SourceState {
             name: name.into(),
             secrets,
             budget,
-            recovery_window: source.recovery_window.unwrap_or(source.preset.recovery_window()),
+            recovery_window: source
+                .recovery_window
+                .unwrap_or(source.preset.recovery_window()),
+            types: Mutex::default(),
             in_flight: Semaphore::new(in_flight.min(Semaphore::MAX_PERMITS)),
             pending: AtomicI64::new(0),
             pending_bytes: AtomicI64::new(0),
@@ -349,11 +373,11 @@ impl SourceState {
     }
 
     pub(crate) fn scheme(&self) -> &Scheme {
-        self.source.preset.scheme()
+        &self.source.scheme
     }
 
-    pub(crate) fn preset(&self) -> &Preset {
-        &self.source.preset
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.source.mapping
     }
 
     pub(crate) fn tolerance(&self) -> &Tolerance {
@@ -392,16 +416,12 @@ impl SourceState {
         self.source.allow_gone
     }
 
-    pub(crate) fn requires_order(&self) -> bool {
-        self.source.require_order
-    }
-
     pub(crate) fn allows(&self, method: &Method) -> bool {
         *method == Method::POST
     }
 
     pub(crate) fn first(&self) -> i64 {
-        i64::try_from(self.source.preset.first_sequence()).unwrap_or(1)
+        self.source.mapping.first_sequence()
     }
 
     pub(crate) fn recovery_window(&self) -> Duration {
@@ -427,38 +447,52 @@ impl SourceState {
         waits[index.min(waits.len() - 1)]
     }
 
-    /// Whether an event of this id with other content is refused rather than noted (§4.12).
-    pub(crate) fn refuses_content(&self, envelope: &Envelope, known: &Known) -> bool {
-        let sequence = envelope.sequence.and_then(|sequence| i64::try_from(sequence.get()).ok());
-        let correlation_id = envelope.correlation_id.as_ref().map(|id| id.as_str());
-        let same = known.fingerprint == envelope.fingerprint
-            && known.sequence == sequence
-            && known.correlation_id.as_deref() == correlation_id;
-        if same {
-            return false;
-        }
-        self.judge_other_content(envelope)
+    /// Whether a delivery carries what is known under its id: the same content, in the same place.
+    pub(crate) fn same_content(&self, envelope: &Envelope, known: &Known) -> bool {
+        known.fingerprint == envelope.fingerprint
+            && known.sequence == envelope.sequence.map(Sequence::get)
+            && known.correlation_id.as_deref() == envelope.correlation_id.as_deref()
     }
 
-    /// Other content under a known id: true if the policy refuses it; otherwise it is noted here.
-    pub(crate) fn judge_other_content(&self, envelope: &Envelope) -> bool {
-        match self.source.preset.content_policy() {
-            ContentPolicy::Reject(_) => true,
-            ContentPolicy::Note(_) => {
-                metrics::counter!("inbox_other_content_total", "source" => self.name.to_string())
-                    .increment(1);
-                tracing::info!(
-                    source = &*self.name, event_id = envelope.event_id.as_str(),
-                    "a known event was delivered again with other content"
-                );
-                false
-            }
+    /// Other content under a known id (§4.12): true if the policy refuses it; otherwise it is noted here.
+    pub(crate) fn refuses_other_content(&self, envelope: &Envelope) -> bool {
+        if self.source.mapping.content_policy().rejects() {
+            return true;
         }
+        metrics::counter!("inbox_other_content_total", "source" => self.name_shared()).increment(1);
+        tracing::info!(
+            source = &*self.name,
+            event_id = envelope.event_id.as_str(),
+            "a known event was delivered again with other content"
+        );
+        false
+    }
+
+    pub(crate) fn name_shared(&self) -> SharedString {
+        SharedString::from_shared(self.name_arc())
+    }
+
+    /// The label of an event type. Types beyond a number are "other": a producer must not be able to make labels.
+    pub(crate) fn type_label(&self, kind: Option<&Arc<str>>) -> SharedString {
+        let Some(kind) = kind else {
+            return SharedString::const_str("");
+        };
+        let mut types = self.types.lock().unwrap_or_else(PoisonError::into_inner);
+        if !types.contains(kind) {
+            if types.len() >= COUNTED_TYPES {
+                return SharedString::const_str("other");
+            }
+            types.insert(Arc::clone(kind));
+        }
+        SharedString::from_shared(Arc::clone(kind))
     }
 
     /// Whether one more event of this size may be parked.
     pub(crate) fn may_park(&self, bytes: i64) -> bool {
-        let bytes = self.pending_bytes.load(Ordering::Relaxed).saturating_add(bytes);
+        let bytes = self
+            .pending_bytes
+            .load(Ordering::Relaxed)
+            .saturating_add(bytes);
         self.pending.load(Ordering::Relaxed) < i64::from(self.source.park_limit)
             && u64::try_from(bytes).unwrap_or(0) <= self.source.park_bytes
     }
@@ -496,16 +530,18 @@ impl SourceState {
 fn build_secrets(source: &Source) -> Result<Secrets, BuildError> {
     let name = &source.name;
     let refuse = |what: String| {
-        Err(BuildError::new(BuildErrorKind::Secret, format!("source {name:?}: {what}")))
+        Err(BuildError::new(
+            BuildErrorKind::Secret,
+            format!("source {name:?}: {what}"),
+        ))
     };
     match &source.secrets {
         SecretsFrom::Shared(secrets) => Ok(secrets.clone()),
         SecretsFrom::Unset => refuse("give one or two secrets: `.secrets([new, old])`".into()),
         SecretsFrom::Texts(texts) => {
-            let encoding = source.preset.key_encoding();
             let mut secrets = Vec::with_capacity(texts.len());
             for text in texts {
-                match Secret::decode(encoding.clone(), text.as_str()) {
+                match Secret::decode(source.preset.key, text.as_str()) {
                     Ok(secret) => secrets.push(secret),
                     Err(error) => return refuse(error.to_string()),
                 }

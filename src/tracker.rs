@@ -39,7 +39,11 @@ impl Tracker {
     /// Waits until nothing is running.
     pub(crate) async fn idle(&self) {
         // An error would mean that the sender is gone, which this very handle keeps.
-        let _ = self.0.subscribe().wait_for(|running| running.count == 0).await;
+        let _ = self
+            .0
+            .subscribe()
+            .wait_for(|running| running.count == 0)
+            .await;
     }
 }
 

@@ -35,9 +35,16 @@ impl<DB: Backend> Tx<DB> {
     /// [`TxError::NoInbox`] if the request did not come through an inbox on `DB`; [`TxError::Taken`] if the
     /// transaction is taken already.
     pub fn take(extensions: &Extensions) -> Result<Self, TxError> {
-        let slot = extensions.get::<Lent<DB>>().ok_or(TxError::NoInbox)?.clone();
+        let slot = extensions
+            .get::<Lent<DB>>()
+            .ok_or(TxError::NoInbox)?
+            .clone();
         let conn = slot.lend().ok_or(TxError::Taken)?;
-        Ok(Self { conn: Some(conn), slot, delivery: extensions.get::<Delivery>().cloned() })
+        Ok(Self {
+            conn: Some(conn),
+            slot,
+            delivery: extensions.get::<Delivery>().cloned(),
+        })
     }
 
     /// States how this delivery is to end, whatever the status that an outer layer makes of the answer
@@ -51,7 +58,9 @@ impl<DB: Backend> Tx<DB> {
 
 impl<DB: Backend> fmt::Debug for Tx<DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tx").field("database", &DB::NAME).finish()
+        f.debug_struct("Tx")
+            .field("database", &<DB as sqlx::Database>::NAME)
+            .finish()
     }
 }
 
@@ -59,13 +68,17 @@ impl<DB: Backend> Deref for Tx<DB> {
     type Target = DB::Connection;
 
     fn deref(&self) -> &DB::Connection {
-        self.conn.as_deref().expect("a Tx holds its connection until it is dropped")
+        self.conn
+            .as_deref()
+            .expect("a Tx holds its connection until it is dropped")
     }
 }
 
 impl<DB: Backend> DerefMut for Tx<DB> {
     fn deref_mut(&mut self) -> &mut DB::Connection {
-        self.conn.as_deref_mut().expect("a Tx holds its connection until it is dropped")
+        self.conn
+            .as_deref_mut()
+            .expect("a Tx holds its connection until it is dropped")
     }
 }
 

@@ -88,5 +88,9 @@ pub struct HandshakeReply {
     pub body: Bytes,
 }
 
+/// 16 bytes of a SHA-256 over what the content policy compares: enough, since whoever could look for a collision holds
+/// the source's secret.
+pub type Fingerprint = [u8; 16];
+
 #[cfg(test)]
 mod tests;

@@ -66,6 +66,10 @@ macro_rules! text {
             pub fn as_str(&self) -> &str {
                 &self.0
             }
+
+            pub(crate) fn as_arc(&self) -> &Arc<str> {
+                &self.0
+            }
         }
 
         impl Deref for $name {

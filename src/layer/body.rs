@@ -18,7 +18,10 @@ pub(crate) struct ByteBudget {
 
 impl ByteBudget {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { used: AtomicUsize::new(0), limit }
+        Self {
+            used: AtomicUsize::new(0),
+            limit,
+        }
     }
 
     fn reserve(&self, held: &mut Reserved<'_>, bytes: usize) -> bool {
@@ -73,7 +76,9 @@ pub(crate) async fn read<'a, B: Body>(
             Ok(None) => break,
         };
         // Trailers are not signed by any scheme, and nobody reads them.
-        let Ok(mut data) = frame.into_data() else { continue };
+        let Ok(mut data) = frame.into_data() else {
+            continue;
+        };
         let bytes = data.remaining();
         if held.bytes + bytes > limit {
             return Err(BodyError::TooBig);
@@ -91,7 +96,11 @@ pub(crate) async fn read<'a, B: Body>(
             rest.extend_from_slice(&data);
         }
     }
-    let whole = if rest.is_empty() { first } else { rest.freeze() };
+    let whole = if rest.is_empty() {
+        first
+    } else {
+        rest.freeze()
+    };
     Ok((whole, held))
 }
 
@@ -108,7 +117,9 @@ mod tests {
 
     fn chunks(chunks: &'static [&'static [u8]]) -> impl Body<Data = Bytes, Error = Infallible> {
         let mut left = chunks.iter();
-        StreamBody::new(Frames(move || left.next().map(|chunk| Bytes::from_static(chunk))))
+        StreamBody::new(Frames(move || {
+            left.next().map(|chunk| Bytes::from_static(chunk))
+        }))
     }
 
     struct Frames<F>(F);
@@ -136,9 +147,18 @@ mod tests {
     #[tokio::test]
     async fn a_body_in_pieces_is_whole_and_the_limit_counts_what_was_read() {
         let budget = ByteBudget::new(100);
-        assert_eq!(outcome(chunks(&[b"ab", b"", b"cd", b"e"]), 5, &budget).await, Ok("abcde".into()));
-        assert_eq!(outcome(chunks(&[b"ab", b"cd", b"e"]), 4, &budget).await, Err(BodyError::TooBig));
-        assert_eq!(outcome(Full::new(Bytes::from("abcde")), 5, &budget).await, Ok("abcde".into()));
+        assert_eq!(
+            outcome(chunks(&[b"ab", b"", b"cd", b"e"]), 5, &budget).await,
+            Ok("abcde".into())
+        );
+        assert_eq!(
+            outcome(chunks(&[b"ab", b"cd", b"e"]), 4, &budget).await,
+            Err(BodyError::TooBig)
+        );
+        assert_eq!(
+            outcome(Full::new(Bytes::from("abcde")), 5, &budget).await,
+            Ok("abcde".into())
+        );
         assert_eq!(budget.used.load(Ordering::Relaxed), 0);
     }
 
@@ -146,10 +166,18 @@ mod tests {
     async fn bodies_share_a_budget_and_give_it_back() {
         let budget = ByteBudget::new(8);
         let deadline = Instant::now() + SECOND;
-        let first = read(chunks(&[b"abcde"]), 100, SECOND, deadline, &budget).await.expect("room");
-        assert_eq!(outcome(chunks(&[b"abcde"]), 100, &budget).await, Err(BodyError::Busy));
+        let first = read(chunks(&[b"abcde"]), 100, SECOND, deadline, &budget)
+            .await
+            .expect("room");
+        assert_eq!(
+            outcome(chunks(&[b"abcde"]), 100, &budget).await,
+            Err(BodyError::Busy)
+        );
         drop(first);
-        assert_eq!(outcome(chunks(&[b"abcde"]), 100, &budget).await, Ok("abcde".into()));
+        assert_eq!(
+            outcome(chunks(&[b"abcde"]), 100, &budget).await,
+            Ok("abcde".into())
+        );
     }
 
     #[tokio::test(start_paused = true)]

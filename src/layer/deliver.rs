@@ -17,7 +17,7 @@ use crate::envelope::{Envelope, Fingerprint, Reading};
 use crate::event::{Origin, Outcome};
 use crate::inbox::{Shared, SourceState};
 use crate::order::worker;
-use crate::queue::{End, Joined, Landing, Leader};
+use crate::queue::{End, Joined, Landing};
 use crate::request;
 use crate::store::{Audit, Backend, Key, Known, State};
 use crate::verify::RequestView;
@@ -45,16 +45,25 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
         return Err(Answer::method());
     }
     let now = shared.clock.now();
-    let head = source.scheme().check_head(&parts.headers, now, source.tolerance()).map_err(|refusal| {
-        refused(&refusal);
-        Answer::unauthorized()
-    })?;
+    let head = source
+        .scheme()
+        .check_head(&parts.headers, now, source.tolerance())
+        .map_err(|refusal| {
+            refused(&refusal);
+            Answer::unauthorized()
+        })?;
     if announced(&parts.headers) > source.body_limit() as u64 {
         refused(&"the announced body is over the limit");
         return Err(Answer::body_big(source.body_limit()));
     }
-    let read =
-        body::read(body, source.body_limit(), source.read_timeout(), deadline, &shared.bodies).await;
+    let read = body::read(
+        body,
+        source.body_limit(),
+        source.read_timeout(),
+        deadline,
+        &shared.bodies,
+    )
+    .await;
     let (body, reserved) = read.map_err(|error| {
         refused(&format_args!("{error:?}"));
         match error {
@@ -64,31 +73,35 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
             BodyError::Busy => Answer::busy("bodies in memory"),
         }
     })?;
-    let view = RequestView::new(&parts.method, &parts.uri, &parts.headers, &body)
-        .with_url(source.url());
-    let verified = head.verify(&view, &source.secrets().snapshot()).map_err(|refusal| {
-        refused(&refusal);
-        Answer::unauthorized()
-    })?;
+    let view =
+        RequestView::new(&parts.method, &parts.uri, &parts.headers, &body).with_url(source.url());
+    let verified = head
+        .verify(&view, &source.secrets().snapshot())
+        .map_err(|refusal| {
+            refused(&refusal);
+            Answer::unauthorized()
+        })?;
     // From here on the delivery counts as verified, and other limits bound it.
     drop(reserved);
-    let reading = source.preset().mapping().read(&verified, &parts.headers, &body).map_err(|error| {
-        refused(&error);
-        Answer::bad_request(error.to_string())
-    })?;
+    let reading = source
+        .mapping()
+        .read(&verified, &parts.headers, &body)
+        .map_err(|error| {
+            refused(&error);
+            Answer::bad_request(error.to_string())
+        })?;
     let envelope = match reading {
         Reading::Event(envelope) => envelope,
-        Reading::Handshake(handshake) => {
-            return Err(Answer::accepted(handshake.status, handshake.content_type, handshake.body));
-        }
+        // Control events are not handed on.
+        Reading::Control(_) => return Err(Answer::accepted("", Bytes::new())),
+        Reading::Handshake(reply) => return Err(Answer::accepted(reply.content_type, reply.body)),
     };
-    if source.requires_order() && envelope.sequence.is_none() {
-        refused(&"this source demands a correlation id and a sequence");
-        return Err(Answer::bad_request("this source demands a correlation id and a sequence"));
-    }
     let signatures = source.scheme().signature_headers(&parts.headers);
     request::strip(&mut parts.headers, &signatures, source.keep_headers());
-    Ok(Arrival { envelope, request: Request::from_parts(parts, body) })
+    Ok(Arrival {
+        envelope,
+        request: Request::from_parts(parts, body),
+    })
 }
 
 /// The body's announced size; 0 where nothing usable is announced, since the bytes are counted anyway.
@@ -113,7 +126,13 @@ where
     DB: Backend,
     R: From<Bytes>,
 {
-    let delivery = Live { shared, source, envelope: &envelope, request: &request, deadline };
+    let delivery = Live {
+        shared,
+        source,
+        envelope: &envelope,
+        request: &request,
+        deadline,
+    };
     let reply = delivery.answer(&mut handler).await;
     let outcome = match &reply {
         Reply::Handler(outcome, _) => *outcome,
@@ -139,17 +158,22 @@ impl<DB: Backend> Live<'_, DB> {
         if let Some(seen) = shared.recent.find(&name, event_id) {
             return Reply::Inbox(self.known_applied(seen).await);
         }
-        let leader = match shared.flights.join(&name, event_id, self.envelope.fingerprint) {
+        let leader = match shared
+            .flights
+            .join(&name, event_id, self.envelope.fingerprint)
+        {
             Joined::Follower(flight) => return Reply::Inbox(self.follow(flight).await),
             Joined::Leader(leader) => leader,
         };
         let epoch = shared.recent.epoch();
         let settled = self.lead(handler).await;
         if settled.end == End::Applied {
-            shared.recent.remember(epoch, &name, event_id, self.envelope.fingerprint);
+            shared
+                .recent
+                .remember(epoch, &name, event_id, self.envelope.fingerprint);
             self.wake();
         }
-        land(leader, &settled);
+        leader.land(settled.end);
         settled.reply
     }
 
@@ -191,7 +215,9 @@ impl<DB: Backend> Live<'_, DB> {
 
     /// A known id with other content: the refusal, once it is in the audit table; nothing where the policy is to note.
     async fn other_content(&self) -> Option<Answer> {
-        self.source.judge_other_content(self.envelope).then_some(())?;
+        self.source
+            .refuses_other_content(self.envelope)
+            .then_some(())?;
         let entry = Audit {
             at: self.shared.clock.now(),
             key: self.key(),
@@ -208,8 +234,10 @@ impl<DB: Backend> Live<'_, DB> {
         Some(match audited {
             Ok(Ok(())) => {
                 tracing::warn!(
-                    source = self.source.name(), event_id = self.key().event_id,
-                    reason = "other_content", "refused a delivery"
+                    source = self.source.name(),
+                    event_id = self.key().event_id,
+                    reason = "other_content",
+                    "refused a delivery"
                 );
                 Answer::other_content()
             }
@@ -234,7 +262,9 @@ impl<DB: Backend> Live<'_, DB> {
                 let lane = self.shared.lanes.enter(&name, id.as_arc());
                 match timeout_at(patience(self.deadline), lane).await {
                     Ok(lane) => Some(lane),
-                    Err(_) => return Settled::failed(Answer::busy("deliveries of this correlation id")),
+                    Err(_) => {
+                        return Settled::failed(Answer::busy("deliveries of this correlation id"));
+                    }
                 }
             }
             _ => None,
@@ -273,7 +303,10 @@ impl<DB: Backend> Live<'_, DB> {
         if !self.source.same_content(self.envelope, &known)
             && let Some(refusal) = self.other_content().await
         {
-            return Ok(Some(Settled::answer(End::Rejected(refusal.status), refusal)));
+            return Ok(Some(Settled::answer(
+                End::Rejected(refusal.status),
+                refusal,
+            )));
         }
         Ok(Some(match waiting_for {
             None => Settled::answer(End::Applied, Answer::duplicate()),
@@ -294,7 +327,10 @@ impl<DB: Backend> Live<'_, DB> {
     }
 
     fn key(&self) -> Key<'_> {
-        Key { source: self.source.name(), event_id: self.envelope.event_id.as_str() }
+        Key {
+            source: self.source.name(),
+            event_id: self.envelope.event_id.as_str(),
+        }
     }
 
     fn database_failed(&self, error: &sqlx::Error) -> Answer {
@@ -321,16 +357,9 @@ enum Standing {
     Waiting(u64),
 }
 
-fn land<R>(leader: Leader, settled: &Settled<R>) {
-    leader.land(settled.end);
-}
-
-/// The types beyond this many of one source are counted as "other": a producer must not be able to make labels.
-const COUNTED_TYPES: usize = 64;
-
 pub(crate) fn count(source: &SourceState, envelope: Option<&Envelope>, outcome: Outcome) {
     let kind = envelope.and_then(|envelope| envelope.event_type.as_ref());
-    let kind = source.label(kind.map(|kind| kind.as_arc()), COUNTED_TYPES);
+    let kind = source.type_label(kind.map(|kind| kind.as_arc()));
     metrics::counter!(
         "inbox_deliveries_total",
         "source" => source.name_shared(), "event_type" => kind, "outcome" => outcome.as_str()

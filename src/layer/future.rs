@@ -18,7 +18,9 @@ impl<R, E> ResponseFuture<R, E> {
     pub(crate) fn new(
         inner: impl Future<Output = Result<Response<R>, E>> + Send + 'static,
     ) -> Self {
-        Self { inner: Box::pin(inner) }
+        Self {
+            inner: Box::pin(inner),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::service::{Call, InboxService};
+use super::service::{Call, DrainTarget, InboxService};
 use crate::dispatch::BoxError;
 use crate::inbox::{Inbox, Shared, SourceState};
 use crate::order::worker;
@@ -39,14 +39,21 @@ impl<DB: Backend> Inbox<DB> {
     pub(crate) fn source_state(&self, source: &str) -> Arc<SourceState> {
         match self.shared.source(source) {
             Some(state) => Arc::clone(state),
-            None => panic!("the inbox has no source named {source:?}; it has {:?}", self.shared.sources.keys()),
+            None => panic!(
+                "the inbox has no source named {source:?}; it has {:?}",
+                self.shared.sources.keys()
+            ),
         }
     }
 }
 
 impl<DB: Backend, B> InboxLayer<DB, B> {
     pub(crate) fn new(shared: Arc<Shared<DB>>, source: Arc<SourceState>) -> Self {
-        Self { shared, source, body: PhantomData }
+        Self {
+            shared,
+            source,
+            body: PhantomData,
+        }
     }
 }
 
@@ -58,7 +65,9 @@ impl<DB: Backend, B> Clone for InboxLayer<DB, B> {
 
 impl<DB: Backend, B> fmt::Debug for InboxLayer<DB, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InboxLayer").field("source", &self.source.name()).finish()
+        f.debug_struct("InboxLayer")
+            .field("source", &self.source.name())
+            .finish()
     }
 }
 
@@ -85,7 +94,8 @@ where
             "on axum routes use `inbox.mount({:?}, router)` instead of `router.layer(inbox.layer(…))`",
             self.source.name()
         );
-        worker::mount(&self.shared, &self.source, Call::<S, B>::new(inner.clone()));
+        let target = DrainTarget::new(Call::<S, B>::new(inner.clone()));
+        worker::mount(&self.shared, &self.source, target);
         InboxService::new(Arc::clone(&self.shared), Arc::clone(&self.source), inner)
     }
 }

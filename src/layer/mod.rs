@@ -11,10 +11,14 @@
 pub(crate) mod body;
 mod deliver;
 mod future;
-#[allow(clippy::module_inception, reason = "the layer's own file, as its neighbours have it")]
+#[allow(
+    clippy::module_inception,
+    reason = "the layer's own file, as its neighbours have it"
+)]
 mod layer;
 mod service;
 
 pub use self::future::ResponseFuture;
 pub use self::layer::InboxLayer;
 pub use self::service::InboxService;
+pub(crate) use self::service::{Call, DrainTarget};

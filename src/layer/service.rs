@@ -32,19 +32,29 @@ pub struct InboxService<S, DB: Backend> {
 
 impl<S, DB: Backend> InboxService<S, DB> {
     pub(crate) fn new(shared: Arc<Shared<DB>>, source: Arc<SourceState>, inner: S) -> Self {
-        Self { shared, source, inner }
+        Self {
+            shared,
+            source,
+            inner,
+        }
     }
 }
 
 impl<S: Clone, DB: Backend> Clone for InboxService<S, DB> {
     fn clone(&self) -> Self {
-        Self::new(Arc::clone(&self.shared), Arc::clone(&self.source), self.inner.clone())
+        Self::new(
+            Arc::clone(&self.shared),
+            Arc::clone(&self.source),
+            self.inner.clone(),
+        )
     }
 }
 
 impl<S, DB: Backend> fmt::Debug for InboxService<S, DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InboxService").field("source", &self.source.name()).finish_non_exhaustive()
+        f.debug_struct("InboxService")
+            .field("source", &self.source.name())
+            .finish_non_exhaustive()
     }
 }
 
@@ -69,7 +79,11 @@ where
         // The service that was polled ready is the one to call; a clone of it may not be ready.
         let clone = self.inner.clone();
         let ready = mem::replace(&mut self.inner, clone);
-        let call = Call { service: ready, ready: true, body: PhantomData };
+        let call = Call {
+            service: ready,
+            ready: true,
+            body: PhantomData,
+        };
         let (shared, source) = (Arc::clone(&self.shared), Arc::clone(&self.source));
         ResponseFuture::new(async move { Ok(handle(shared, source, call, request).await) })
     }
@@ -126,7 +140,11 @@ pub(crate) struct Call<S, B> {
 
 impl<S, B> Call<S, B> {
     pub(crate) fn new(service: S) -> Self {
-        Self { service, ready: false, body: PhantomData }
+        Self {
+            service,
+            ready: false,
+            body: PhantomData,
+        }
     }
 }
 
@@ -145,7 +163,9 @@ where
         let request = request.map(B::from);
         Box::pin(async move {
             if !ready {
-                std::future::poll_fn(|context| service.poll_ready(context)).await.map_err(Into::into)?;
+                std::future::poll_fn(|context| service.poll_ready(context))
+                    .await
+                    .map_err(Into::into)?;
             }
             service.call(request).await.map_err(Into::into)
         })

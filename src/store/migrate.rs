@@ -48,7 +48,7 @@ where
     let mut attempt = 1;
     loop {
         let mut conn = pool.acquire().await?;
-        match migrator.run(&mut *conn).await {
+        match migrator.run_direct(None, &mut *conn, false).await {
             Ok(()) => return Ok(()),
             // Two processes that start together both find a version missing, and one of them fails. Each version is
             // one transaction with its row, so looking again finds either nothing to do or the same error.

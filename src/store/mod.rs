@@ -17,7 +17,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
-use sqlx::{Database, Pool};
+use sqlx::{Database, Pool, SqlStr};
+use sqlx_core::transaction::TransactionManager;
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
@@ -46,9 +47,9 @@ pub enum Fault {
 
 /// A database that an inbox can live in. Sealed; its methods are no API.
 pub trait Backend: Database + sealed::Sealed {
-    /// For log lines.
+    /// The folder of its files in `migrations/`.
     #[doc(hidden)]
-    const NAME: &'static str;
+    const MIGRATIONS: &'static str;
     /// One transaction at a time may write: deliveries queue in memory, in front of the pool.
     #[doc(hidden)]
     const SINGLE_WRITER: bool;
@@ -62,7 +63,8 @@ pub trait Backend: Database + sealed::Sealed {
     #[doc(hidden)]
     fn sql(prefix: &str) -> Sql;
     #[doc(hidden)]
-    fn check(pool: &Pool<Self>) -> impl Future<Output = std::result::Result<(), BuildError>> + Send;
+    fn check(pool: &Pool<Self>)
+    -> impl Future<Output = std::result::Result<(), BuildError>> + Send;
     #[doc(hidden)]
     fn migrate(
         pool: &Pool<Self>,
@@ -88,12 +90,18 @@ pub trait Backend: Database + sealed::Sealed {
     #[doc(hidden)]
     fn rollback_to(conn: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send;
     #[doc(hidden)]
-    fn commit(conn: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send;
+    fn commit(conn: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send {
+        Self::TransactionManager::commit(conn)
+    }
     #[doc(hidden)]
-    fn rollback(conn: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send;
+    fn rollback(conn: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send {
+        Self::TransactionManager::rollback(conn)
+    }
     /// The driver's own count of nested transactions: 1 when only ours is open.
     #[doc(hidden)]
-    fn depth(conn: &Self::Connection) -> usize;
+    fn depth(conn: &Self::Connection) -> usize {
+        Self::TransactionManager::get_transaction_depth(conn)
+    }
 
     #[doc(hidden)]
     fn known(
@@ -223,6 +231,11 @@ pub trait Backend: Database + sealed::Sealed {
     /// The cheapest statement that needs the database: for health checks.
     #[doc(hidden)]
     fn ping(conn: &mut Self::Connection, sql: &Sql) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// BEGIN by a statement of ours, counted by the driver, so that a handler's own `begin` is a savepoint.
+async fn begin_with<DB: Database>(conn: &mut DB::Connection, statement: SqlStr) -> Result<()> {
+    DB::TransactionManager::begin(conn, Some(statement)).await
 }
 
 /// Takes a connection out of the pool for good and closes it without a word to the server, in the background.

@@ -237,7 +237,9 @@ macro_rules! statements_of_backend {
                 .bind(limit)
                 .fetch_all(conn)
                 .await?;
-            rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+            rows.iter()
+                .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
+                .collect()
         }
 
         async fn due_head(
@@ -301,7 +303,9 @@ macro_rules! statements_of_backend {
             conn: &mut Self::Connection,
             sql: &Sql,
         ) -> Result<Vec<PendingCount>> {
-            let rows = sqlx::query(sql.pending_counts.clone()).fetch_all(conn).await?;
+            let rows = sqlx::query(sql.pending_counts.clone())
+                .fetch_all(conn)
+                .await?;
             rows.iter()
                 .map(|row| {
                     Ok(PendingCount {

@@ -116,9 +116,21 @@ mod tests {
 
     #[test]
     fn parameters_are_numbered_in_order_where_a_database_wants_it() {
-        let dialect = Dialect { numbered: true, on_conflict: " ON CONFLICT DO NOTHING", for_update: "" };
+        let dialect = Dialect {
+            numbered: true,
+            on_conflict: " ON CONFLICT DO NOTHING",
+            for_update: "",
+        };
         let sql = Sql::render(&dialect, "app_");
-        assert!(sql.open_cursor.as_str().starts_with("INSERT INTO app_cursor"));
-        assert!(sql.open_cursor.as_str().ends_with("VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING"));
+        assert!(
+            sql.open_cursor
+                .as_str()
+                .starts_with("INSERT INTO app_cursor")
+        );
+        assert!(
+            sql.open_cursor
+                .as_str()
+                .ends_with("VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING")
+        );
     }
 }

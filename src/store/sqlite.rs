@@ -12,7 +12,7 @@ use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
 };
-use sqlx::{Pool, Row, Sqlite, TransactionManager};
+use sqlx::{Pool, Row, Sqlite};
 use tokio::time::Instant;
 
 use super::migrate::Version;
@@ -84,15 +84,18 @@ impl Drop for SqliteDeadline {
 impl sealed::Sealed for Sqlite {}
 
 impl Backend for Sqlite {
-    const NAME: &'static str = "sqlite";
+    const MIGRATIONS: &'static str = "sqlite";
     const SINGLE_WRITER: bool = true;
     type Incarnation = Option<FileId>;
     type Deadline = SqliteDeadline;
 
     fn sql(prefix: &str) -> Sql {
         // BEGIN IMMEDIATE holds the whole database, so no row needs a lock of its own.
-        let dialect =
-            Dialect { numbered: false, on_conflict: " ON CONFLICT DO NOTHING", for_update: "" };
+        let dialect = Dialect {
+            numbered: false,
+            on_conflict: " ON CONFLICT DO NOTHING",
+            for_update: "",
+        };
         Sql::render(&dialect, prefix)
     }
 
@@ -105,10 +108,12 @@ impl Backend for Sqlite {
         if file.is_empty() {
             return check_in_memory(pool);
         }
-        let journal: String =
-            sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut *conn).await?;
-        let synchronous: i64 =
-            sqlx::query_scalar("PRAGMA synchronous").fetch_one(&mut *conn).await?;
+        let journal: String = sqlx::query_scalar("PRAGMA journal_mode")
+            .fetch_one(&mut *conn)
+            .await?;
+        let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous")
+            .fetch_one(&mut *conn)
+            .await?;
         if !journal.eq_ignore_ascii_case("wal") || synchronous < 2 {
             return Err(BuildError::unsafe_setting(format!(
                 "SQLite runs with journal_mode={journal} and synchronous={synchronous}, and would lose or block \
@@ -123,7 +128,7 @@ impl Backend for Sqlite {
         pool: &Pool<Self>,
         prefix: &str,
     ) -> std::result::Result<(), sqlx::migrate::MigrateError> {
-        super::migrate::run(pool, prefix, VERSIONS).await
+        migrate::run(pool, prefix, VERSIONS).await
     }
 
     async fn incarnation(pool: &Pool<Self>) -> Result<Self::Incarnation> {
@@ -131,8 +136,13 @@ impl Backend for Sqlite {
     }
 
     fn fault(error: &sqlx::Error) -> Fault {
-        let sqlx::Error::Database(error) = error else { return Fault::Gone };
-        let code = error.code().and_then(|code| code.parse::<i64>().ok()).unwrap_or(0);
+        let sqlx::Error::Database(error) = error else {
+            return Fault::Gone;
+        };
+        let code = error
+            .code()
+            .and_then(|code| code.parse::<i64>().ok())
+            .unwrap_or(0);
         // The low byte is the primary code, https://www.sqlite.org/rescode.html
         match code & 0xff {
             5 | 6 => Fault::Transient, // BUSY with its SNAPSHOT and RECOVERY, LOCKED
@@ -144,13 +154,17 @@ impl Backend for Sqlite {
 
     async fn begin(conn: &mut PoolConnection<Self>, deadline: Instant) -> Result<SqliteDeadline> {
         let armed = Arc::new(AtomicBool::new(true));
-        let watch = SqliteDeadline { armed: Arc::clone(&armed) };
-        conn.lock_handle().await?.set_progress_handler(PROGRESS_OPS, move || {
-            !armed.load(Ordering::Acquire) || Instant::now() < deadline
-        });
-        <Self as Database>::TransactionManager::begin(
+        let watch = SqliteDeadline {
+            armed: Arc::clone(&armed),
+        };
+        conn.lock_handle()
+            .await?
+            .set_progress_handler(PROGRESS_OPS, move || {
+                !armed.load(Ordering::Acquire) || Instant::now() < deadline
+            });
+        begin_with::<Self>(
             conn,
-            Some(sqlx::SqlStr::from_static("BEGIN IMMEDIATE; SAVEPOINT tower_inbox")),
+            SqlStr::from_static("BEGIN IMMEDIATE; SAVEPOINT tower_inbox"),
         )
         .await?;
         Ok(watch)
@@ -161,25 +175,17 @@ impl Backend for Sqlite {
     }
 
     async fn release(conn: &mut SqliteConnection) -> Result<()> {
-        sqlx::raw_sql("RELEASE SAVEPOINT tower_inbox").execute(conn).await?;
+        sqlx::raw_sql("RELEASE SAVEPOINT tower_inbox")
+            .execute(conn)
+            .await?;
         Ok(())
     }
 
     async fn rollback_to(conn: &mut SqliteConnection) -> Result<()> {
-        sqlx::raw_sql("ROLLBACK TO SAVEPOINT tower_inbox").execute(conn).await?;
+        sqlx::raw_sql("ROLLBACK TO SAVEPOINT tower_inbox")
+            .execute(conn)
+            .await?;
         Ok(())
-    }
-
-    async fn commit(conn: &mut SqliteConnection) -> Result<()> {
-        <Self as Database>::TransactionManager::commit(conn).await
-    }
-
-    async fn rollback(conn: &mut SqliteConnection) -> Result<()> {
-        <Self as Database>::TransactionManager::rollback(conn).await
-    }
-
-    fn depth(conn: &SqliteConnection) -> usize {
-        <Self as Database>::TransactionManager::get_transaction_depth(conn)
     }
 
     statements_of_backend!();
@@ -205,7 +211,10 @@ fn file_id(pool: &Pool<Sqlite>) -> Option<FileId> {
     use std::os::unix::fs::MetadataExt;
     let options = pool.connect_options();
     let meta = std::fs::metadata(options.get_filename()).ok()?;
-    Some(FileId { device: meta.dev(), inode: meta.ino() })
+    Some(FileId {
+        device: meta.dev(),
+        inode: meta.ino(),
+    })
 }
 
 #[cfg(not(unix))]

@@ -1,0 +1,139 @@
+//! What the event's row and its cursor say: event first, then cursor, everywhere in this order.
+
+use super::open::Open;
+use super::{Entered, Job, Stop};
+use crate::event::Origin;
+use crate::store::{Backend, Key, Known, Place, State, Stream};
+
+/// The looks at a row that somebody else keeps changing, within one transaction.
+const LOOKS: u32 = 3;
+
+impl<DB: Backend> Job<'_, DB> {
+    /// Event first, then cursor: everywhere in this order.
+    pub(super) async fn enter(&self, open: &mut Open<'_, DB>) -> Result<Entered, Stop> {
+        let conn = open.conn();
+        if self.origin == Origin::Drained {
+            return match DB::known(conn, &self.shared.sql, self.key()).await? {
+                Some(known) if known.is_waiting() => self.enter_known(conn, &known).await,
+                _ => Ok(Entered::Gone),
+            };
+        }
+        for _ in 0..LOOKS {
+            if DB::insert_event(conn, &self.shared.sql, &self.new_event(), State::Applied).await? {
+                return match self.place() {
+                    None => Ok(Entered::Run { from: None }),
+                    Some(place) => self.take_turn(conn, &place).await,
+                };
+            }
+            if let Some(entered) = self.enter_taken(conn).await? {
+                return Ok(entered);
+            }
+        }
+        Err(Stop::Again)
+    }
+
+    /// The insert found the id taken, or the place. Nothing: look again.
+    async fn enter_taken(&self, conn: &mut DB::Connection) -> Result<Option<Entered>, Stop> {
+        let sql = &self.shared.sql;
+        if let Some(known) = DB::known(conn, sql, self.key()).await? {
+            return self.enter_known(conn, &known).await.map(Some);
+        }
+        let Some(place) = self.place() else {
+            return Ok(None);
+        };
+        let Some(holder) = DB::slot_holder(conn, sql, &place).await? else {
+            return Ok(None);
+        };
+        if holder.state != State::Dead {
+            return Ok(Some(Entered::PlaceTaken));
+        }
+        // A dead letter yields its place to the new id; both are kept, and linked (§4.3).
+        let key = Key {
+            source: self.source.name(),
+            event_id: &holder.event_id,
+        };
+        DB::yield_slot(conn, sql, key, self.key().event_id).await?;
+        Ok(None)
+    }
+
+    /// The event has a row.
+    async fn enter_known(&self, conn: &mut DB::Connection, known: &Known) -> Result<Entered, Stop> {
+        let sql = &self.shared.sql;
+        if self.origin == Origin::Live
+            && !self.source.same_content(self.envelope, known)
+            && self.source.refuses_other_content(self.envelope)
+        {
+            return Ok(Entered::Duplicate {
+                other_content: true,
+            });
+        }
+        if known.state == State::Applied {
+            return Ok(Entered::Duplicate {
+                other_content: false,
+            });
+        }
+        // What counts is the place that it was stored with.
+        if let (Some(correlation_id), Some(sequence)) = (&known.correlation_id, known.sequence) {
+            let stream = Stream {
+                source: self.source.name(),
+                correlation_id,
+            };
+            let next = DB::lock_cursor(conn, sql, stream)
+                .await?
+                .unwrap_or(self.source.first());
+            if sequence > next {
+                return Ok(Entered::Parked { waiting_for: next });
+            }
+            if sequence < next {
+                return Ok(Entered::SetAside);
+            }
+            let place = Place { stream, sequence };
+            if !self.advance(conn, &place).await? {
+                return Err(Stop::Again);
+            }
+        }
+        let at = self.shared.clock.now();
+        if !DB::swap_state(conn, sql, self.key(), known.state, State::Applied, at).await? {
+            return Err(Stop::Again);
+        }
+        DB::delete_pending(conn, sql, self.key()).await?;
+        Ok(Entered::Run {
+            from: Some(known.state),
+        })
+    }
+
+    /// A new event's place against its cursor.
+    async fn take_turn(
+        &self,
+        conn: &mut DB::Connection,
+        place: &Place<'_>,
+    ) -> Result<Entered, Stop> {
+        for _ in 0..LOOKS {
+            if self.advance(conn, place).await? {
+                return Ok(Entered::Run { from: None });
+            }
+            match DB::lock_cursor(conn, &self.shared.sql, place.stream).await? {
+                Some(next) if place.sequence > next => {
+                    return Ok(Entered::Park { waiting_for: next });
+                }
+                // Its own row was purged: it was applied (§4.3).
+                Some(next) if place.sequence < next => {
+                    return Ok(Entered::Duplicate {
+                        other_content: false,
+                    });
+                }
+                Some(_) => {}
+                None => {
+                    let (first, at) = (self.source.first(), self.shared.clock.now());
+                    DB::open_cursor(conn, &self.shared.sql, place.stream, first, at).await?;
+                }
+            }
+        }
+        Err(Stop::Again)
+    }
+
+    async fn advance(&self, conn: &mut DB::Connection, place: &Place<'_>) -> Result<bool, Stop> {
+        let at = self.shared.clock.now();
+        Ok(DB::advance_cursor(conn, &self.shared.sql, place, at).await?)
+    }
+}

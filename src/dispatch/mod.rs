@@ -1,0 +1,342 @@
+//! One transaction: begin, enter, lend, call, settle. The only place that commits.
+
+mod bury;
+mod enter;
+mod open;
+mod settle;
+
+use std::future::Future;
+use std::pin::Pin;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use tokio::time::{Instant, timeout_at};
+
+use crate::answer::{self, Answer};
+use crate::envelope::Envelope;
+use crate::event::{Origin, Outcome};
+use crate::inbox::{Shared, SourceState};
+use crate::queue::End;
+use crate::store::{
+    Audit, Backend, Fault, Key, NewEvent, NewPending, Place, Reason, State, StoredRequest, Stream,
+};
+pub(crate) use bury::Bury;
+use open::Open;
+
+/// Whatever an inner service reports as its error.
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The inner service, ready to be called, more than once if the database asks for a fresh transaction.
+pub(crate) trait Run<R>: Send {
+    fn run(&mut self, request: Request<Bytes>) -> BoxFuture<Result<Response<R>, BoxError>>;
+}
+
+/// The runs of one delivery's handler: the first, and at most two again (§4.7).
+const RUNS: u32 = 3;
+
+/// One event on its way through one transaction.
+pub(crate) struct Job<'a, DB: Backend> {
+    pub(crate) shared: &'a Shared<DB>,
+    pub(crate) source: &'a SourceState,
+    pub(crate) envelope: &'a Envelope,
+    pub(crate) origin: Origin,
+    pub(crate) request: &'a Request<Bytes>,
+    pub(crate) stored: &'a StoredRequest,
+    pub(crate) deadline: Instant,
+}
+
+/// How it ended: for those who waited behind it, and for the producer.
+pub(crate) struct Settled<R> {
+    pub(crate) end: End,
+    pub(crate) reply: Reply<R>,
+    /// A failure that the handler answers for: an attempt that counts. Others say nothing about the event.
+    pub(crate) blames_handler: bool,
+}
+
+pub(crate) enum Reply<R> {
+    /// The handler's own response. With `Failed` and `Rejected` nothing of it was committed.
+    Handler(Outcome, Response<R>),
+    Inbox(Answer),
+}
+
+impl<R> Settled<R> {
+    pub(crate) fn answer(end: End, answer: Answer) -> Self {
+        Self {
+            end,
+            reply: Reply::Inbox(answer),
+            blames_handler: false,
+        }
+    }
+
+    pub(crate) fn failed(answer: Answer) -> Self {
+        Self::answer(End::Failed, answer)
+    }
+
+    fn handler_failed(detail: &'static str) -> Self {
+        let answer = Answer::handler_failed(detail);
+        Self {
+            blames_handler: true,
+            ..Self::failed(answer)
+        }
+    }
+
+    fn handler(end: End, outcome: Outcome, response: Response<R>) -> Self {
+        let blames_handler = end == End::Failed;
+        Self {
+            end,
+            reply: Reply::Handler(outcome, response),
+            blames_handler,
+        }
+    }
+}
+
+/// Why a transaction did not get to its end.
+enum Stop {
+    Budget,
+    /// Worth a fresh transaction.
+    Again,
+    Answer(Answer),
+    Database(sqlx::Error),
+}
+
+impl From<sqlx::Error> for Stop {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+/// What the event's row and cursor said.
+enum Entered {
+    /// Ours now: the handler's turn. `from`: what its row said before; nothing if it is new.
+    Run {
+        from: Option<State>,
+    },
+    Duplicate {
+        other_content: bool,
+    },
+    Park {
+        waiting_for: i64,
+    },
+    /// Parked already, and it stays so.
+    Parked {
+        waiting_for: i64,
+    },
+    SetAside,
+    PlaceTaken,
+    /// Nothing for a worker to do any more.
+    Gone,
+}
+
+impl<DB: Backend> Job<'_, DB> {
+    fn key(&self) -> Key<'_> {
+        Key {
+            source: self.source.name(),
+            event_id: self.envelope.event_id.as_str(),
+        }
+    }
+
+    fn place(&self) -> Option<Place<'_>> {
+        let correlation_id = self.envelope.correlation_id.as_ref()?.as_str();
+        let sequence = self.envelope.sequence?.get();
+        Some(Place {
+            stream: Stream {
+                source: self.source.name(),
+                correlation_id,
+            },
+            sequence,
+        })
+    }
+
+    fn new_event(&self) -> NewEvent<'_> {
+        NewEvent {
+            key: self.key(),
+            fingerprint: &self.envelope.fingerprint,
+            event_type: self.envelope.event_type.as_ref().map(|kind| kind.as_str()),
+            correlation_id: self.envelope.correlation_id.as_ref().map(|id| id.as_str()),
+            sequence: self.place().map(|place| place.sequence),
+            at: self.shared.clock.now(),
+        }
+    }
+
+    /// Runs the event through a transaction, and through a fresh one when the database asks for it.
+    pub(crate) async fn run<R>(&self, handler: &mut dyn Run<R>) -> Settled<R> {
+        for _ in 0..RUNS {
+            match self.once(handler).await {
+                Ok(settled) => return settled,
+                Err(Stop::Answer(answer)) => return Settled::failed(answer),
+                Err(Stop::Budget) => {
+                    return Settled::failed(Answer::unavailable("the delivery's time is spent"));
+                }
+                Err(Stop::Again) => {}
+                Err(Stop::Database(error)) => {
+                    let fault = DB::fault(&error);
+                    tracing::warn!(
+                        source = self.source.name(), event_id = self.key().event_id, %error, ?fault,
+                        "the database failed a delivery"
+                    );
+                    if fault != Fault::Transient {
+                        return Settled::failed(Answer::unavailable(
+                            "the database is not available",
+                        ));
+                    }
+                }
+            }
+        }
+        Settled::failed(Answer::unavailable("the database is too contended"))
+    }
+
+    async fn once<R>(&self, handler: &mut dyn Run<R>) -> Result<Settled<R>, Stop> {
+        let _writer = match &self.shared.writer {
+            Some(writer) => {
+                let turn = timeout_at(patience(self.deadline), writer.acquire()).await;
+                Some(turn.map_err(|_| Stop::Answer(Answer::busy("deliveries that wait to write")))?)
+            }
+            None => None,
+        };
+        let mut open = Open::begin(self.shared, self.deadline).await?;
+        let entered = within(self.deadline, self.enter(&mut open)).await?;
+        match entered {
+            Entered::Run { from } => self.call(open, from, handler).await,
+            Entered::Park { waiting_for } => self.park(open, waiting_for).await,
+            Entered::Parked { waiting_for } => {
+                open.roll_back(self.deadline).await?;
+                Ok(parked(waiting_for))
+            }
+            Entered::Duplicate { other_content } => {
+                if other_content {
+                    return self
+                        .refuse(open, "other_content", Answer::other_content())
+                        .await;
+                }
+                open.roll_back(self.deadline).await?;
+                Ok(Settled::answer(End::Applied, Answer::duplicate()))
+            }
+            Entered::PlaceTaken => {
+                self.refuse(open, "place_taken", Answer::place_taken())
+                    .await
+            }
+            Entered::SetAside => {
+                open.roll_back(self.deadline).await?;
+                Ok(Settled::failed(Answer::set_aside()))
+            }
+            Entered::Gone => {
+                open.roll_back(self.deadline).await?;
+                Ok(Settled::failed(Answer::duplicate()))
+            }
+        }
+    }
+
+    async fn park<R>(&self, mut open: Open<'_, DB>, waiting_for: i64) -> Result<Settled<R>, Stop> {
+        if !self.source.may_park(self.stored.bytes()) {
+            open.roll_back(self.deadline).await?;
+            return Ok(Settled::failed(Answer::busy(
+                "parked events of this source",
+            )));
+        }
+        let (conn, sql, at) = (open.conn(), &self.shared.sql, self.shared.clock.now());
+        within(self.deadline, async {
+            if !DB::swap_state(conn, sql, self.key(), State::Applied, State::Parked, at).await? {
+                return Err(Stop::Again);
+            }
+            DB::insert_pending(conn, sql, &self.pending(None, None, self.stored)).await?;
+            Ok(())
+        })
+        .await?;
+        open.commit(self.deadline).await?;
+        self.source.parked_one(self.stored.bytes());
+        Ok(parked(waiting_for))
+    }
+
+    fn pending<'a>(
+        &'a self,
+        reason: Option<Reason>,
+        status: Option<StatusCode>,
+        request: &'a StoredRequest,
+    ) -> NewPending<'a> {
+        let event = self.new_event();
+        NewPending {
+            key: self.key(),
+            correlation_id: event.correlation_id,
+            sequence: event.sequence,
+            reason,
+            attempts: i64::from(status.is_some()),
+            last_status: status.map(|status| i64::from(status.as_u16())),
+            at: event.at,
+            request,
+        }
+    }
+
+    /// A refusal of ours: nothing happened, and the audit table says so (§4.13).
+    async fn refuse<R>(
+        &self,
+        mut open: Open<'_, DB>,
+        action: &'static str,
+        answer: Answer,
+    ) -> Result<Settled<R>, Stop> {
+        let (conn, sql) = (open.conn(), &self.shared.sql);
+        let entry = Audit {
+            at: self.shared.clock.now(),
+            key: self.key(),
+            action,
+            actor: "inbox",
+            detail: "",
+        };
+        within(self.deadline, async {
+            DB::rollback_to(conn).await?;
+            DB::audit(conn, sql, &entry).await?;
+            Ok(())
+        })
+        .await?;
+        open.commit(self.deadline).await?;
+        tracing::warn!(
+            source = self.source.name(),
+            event_id = self.key().event_id,
+            reason = action,
+            "refused a delivery"
+        );
+        Ok(Settled::answer(End::Rejected(answer.status), answer))
+    }
+}
+
+/// What a producer may try again (§3): the codes that could answer differently on a replay.
+pub(crate) fn is_retryable(status: StatusCode) -> bool {
+    status.is_server_error()
+        || matches!(
+            status,
+            StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS
+        )
+}
+
+fn parked<R>(waiting_for: i64) -> Settled<R> {
+    let waiting_for = waiting_for.unsigned_abs();
+    Settled::answer(End::Parked { waiting_for }, Answer::parked(waiting_for))
+}
+
+async fn within<T>(
+    deadline: Instant,
+    work: impl Future<Output = Result<T, Stop>>,
+) -> Result<T, Stop> {
+    timeout_at(deadline, work)
+        .await
+        .unwrap_or(Err(Stop::Budget))
+}
+
+impl<R: From<Bytes>> Reply<R> {
+    pub(crate) fn into_response(self) -> Response<R> {
+        match self {
+            Self::Inbox(answer) => answer.into_response(),
+            Self::Handler(outcome, mut response) => {
+                answer::mark(&mut response, outcome);
+                response
+            }
+        }
+    }
+}
+
+/// Until when a delivery waits for a place that others hold: half of what is left of its budget. After that the
+/// producer had better come back later (429) than find too little time left for the work.
+pub(crate) fn patience(deadline: Instant) -> Instant {
+    let now = Instant::now();
+    now + deadline.saturating_duration_since(now) / 2
+}

@@ -1,0 +1,268 @@
+//! Lending the transaction to the handler, and ending it by what the handler says.
+
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Poll;
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use tokio::time::timeout_at;
+
+use super::open::Open;
+use super::{BoxFuture, Job, Run, Settled, Stop, is_retryable, within};
+use crate::answer::Answer;
+use crate::event::{Delivery, Origin, Outcome, Verdict};
+use crate::queue::End;
+use crate::store::{Attempt, Backend, Fault, Reason, State};
+use crate::tx::Lent;
+
+impl<DB: Backend> Job<'_, DB> {
+    /// Lends the transaction to the handler and settles by what it says.
+    pub(super) async fn call<R>(
+        &self,
+        mut open: Open<'_, DB>,
+        from: Option<State>,
+        handler: &mut dyn Run<R>,
+    ) -> Result<Settled<R>, Stop> {
+        let delivery = Delivery::new(self.source.name_arc(), self.envelope.clone(), self.origin);
+        let conn = open
+            .conn
+            .take()
+            .expect("the transaction is ours until it is lent");
+        let lent = Lent::new(conn);
+        let mut request = self.request.clone();
+        request.extensions_mut().insert(lent.clone());
+        request.extensions_mut().insert(delivery.clone());
+
+        let answered = timeout_at(self.deadline, caught(|| handler.run(request))).await;
+        open.conn = lent.reclaim();
+        let kept = open.conn.is_none();
+        let log = |what: &str| {
+            tracing::warn!(
+                source = self.source.name(),
+                event_id = self.key().event_id,
+                "{what}"
+            );
+        };
+        let response = match answered {
+            Err(_) => {
+                log("the handler took longer than the delivery's budget");
+                let spent = Answer::unavailable("the delivery's time is spent");
+                return Ok(Settled {
+                    blames_handler: true,
+                    ..Settled::failed(spent)
+                });
+            }
+            Ok(Err(())) => {
+                log("the handler panicked");
+                return Ok(Settled::handler_failed("the handler panicked"));
+            }
+            Ok(Ok(_)) if kept => {
+                log("the handler kept its transaction beyond its answer");
+                self.shared.recent.clear();
+                return Ok(Settled::handler_failed(LOST));
+            }
+            Ok(Ok(Err(error))) => {
+                tracing::warn!(
+                    source = self.source.name(), event_id = self.key().event_id, %error,
+                    "the inner service returned an error"
+                );
+                self.end_failed(open).await;
+                return Ok(Settled::handler_failed("the handler failed"));
+            }
+            Ok(Ok(Ok(response))) => response,
+        };
+        match self.verdict(&delivery, &response) {
+            Judged::Commit => self.settle(open, from, response).await,
+            Judged::Terminal => self.reject(open, from, response).await,
+            Judged::Fail => {
+                self.end_failed(open).await;
+                if response.status().is_success() {
+                    return Ok(Settled::handler_failed("the handler rolled its work back"));
+                }
+                Ok(Settled::handler(End::Failed, Outcome::Failed, response))
+            }
+            Judged::Unrouted => {
+                self.end_failed(open).await;
+                let outcome = if self.origin == Origin::Live {
+                    Outcome::Rejected
+                } else {
+                    Outcome::Failed
+                };
+                Ok(Settled::handler(End::Failed, outcome, response))
+            }
+        }
+    }
+
+    fn verdict<R>(&self, delivery: &Delivery, response: &Response<R>) -> Judged {
+        let status = response.status();
+        let stated = delivery
+            .decided()
+            .or_else(|| response.extensions().get::<Verdict>().copied());
+        match stated {
+            Some(Verdict::Commit) => Judged::Commit,
+            None if status.is_success() => Judged::Commit,
+            Some(Verdict::RollBack) if status.is_success() => Judged::Fail,
+            _ if is_retryable(status) => Judged::Fail,
+            _ if self.source.mounted_on_routes() && !delivery.was_routed() => Judged::Unrouted,
+            _ => Judged::Terminal,
+        }
+    }
+
+    /// RELEASE, COMMIT, and only then the answer.
+    async fn settle<R>(
+        &self,
+        mut open: Open<'_, DB>,
+        from: Option<State>,
+        mut response: Response<R>,
+    ) -> Result<Settled<R>, Stop> {
+        let released = within(self.deadline, async { Ok(DB::release(open.conn()).await?) }).await;
+        match released {
+            Ok(()) if DB::depth(open.conn()) == 1 => {}
+            Err(Stop::Budget) => return Err(Stop::Budget),
+            Err(Stop::Database(error)) if DB::fault(&error) == Fault::Transient => {
+                return Err(Stop::Database(error));
+            }
+            // Ended, aborted or rolled back under the handler, which answered as if nothing had happened.
+            _ => {
+                tracing::warn!(
+                    source = self.source.name(),
+                    event_id = self.key().event_id,
+                    "the handler ended, lost or spoiled its transaction and answered with success"
+                );
+                return Ok(Settled::handler_failed(LOST));
+            }
+        }
+        match open.send_commit().await {
+            Ok(()) => open.clean(),
+            // A constraint that was deferred to the commit: the handler's own doing, and nothing was committed.
+            Err(Stop::Database(error)) if DB::fault(&error) == Fault::Refused => {
+                tracing::warn!(
+                    source = self.source.name(), event_id = self.key().event_id, %error,
+                    "the database refused the handler's commit"
+                );
+                return Ok(Settled::handler_failed("the commit was refused"));
+            }
+            Err(other) => return Err(other),
+        }
+        if from.is_some() {
+            self.source.unparked_one(self.stored.bytes());
+        }
+        if !response.status().is_success() {
+            *response.status_mut() = StatusCode::OK;
+        }
+        Ok(Settled::handler(End::Applied, Outcome::Applied, response))
+    }
+
+    /// The handler's terminal verdict: nothing of its work, and a dead letter in the same transaction (§4.13).
+    async fn reject<R>(
+        &self,
+        mut open: Open<'_, DB>,
+        from: Option<State>,
+        mut response: Response<R>,
+    ) -> Result<Settled<R>, Stop> {
+        if response.status() == StatusCode::GONE && !self.source.allows_gone() {
+            *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+        }
+        let status = response.status();
+        let rejected = |response| {
+            Ok(Settled::handler(
+                End::Rejected(status),
+                Outcome::Rejected,
+                response,
+            ))
+        };
+        if !self.source.keeps_rejected() && self.origin == Origin::Live {
+            self.end_failed(open).await;
+            return rejected(response);
+        }
+        let rolled_back = within(self.deadline, async {
+            Ok(DB::rollback_to(open.conn()).await?)
+        })
+        .await;
+        match rolled_back {
+            Ok(()) if DB::depth(open.conn()) == 1 => {}
+            Err(Stop::Budget) => return Err(Stop::Budget),
+            _ => return Ok(Settled::handler_failed(LOST)),
+        }
+        let kept = within(self.deadline, self.keep_dead(open.conn(), from, status)).await?;
+        if !kept {
+            // Somebody else decided meanwhile: the next look answers by what it finds.
+            return Err(Stop::Again);
+        }
+        open.commit(self.deadline).await?;
+        if from.is_none() {
+            self.source.parked_one(self.stored.bytes());
+        }
+        rejected(response)
+    }
+
+    /// False if the row is not as it was when the handler began.
+    async fn keep_dead(
+        &self,
+        conn: &mut DB::Connection,
+        from: Option<State>,
+        status: StatusCode,
+    ) -> Result<bool, Stop> {
+        let sql = &self.shared.sql;
+        let reason = Some(Reason::Rejected);
+        let Some(from) = from else {
+            if !DB::insert_event(conn, sql, &self.new_event(), State::Dead).await? {
+                return Ok(false);
+            }
+            let mut request = self.stored.clone();
+            if !self.source.may_park(request.bytes()) {
+                // Over the bound a dead letter keeps id, headers and reason only (§5.8).
+                request.body = Bytes::new();
+            }
+            DB::insert_pending(conn, sql, &self.pending(reason, Some(status), &request)).await?;
+            return Ok(true);
+        };
+        let at = self.shared.clock.now();
+        if from != State::Dead
+            && !DB::swap_state(conn, sql, self.key(), from, State::Dead, at).await?
+        {
+            return Ok(false);
+        }
+        let attempt = Attempt {
+            reason,
+            not_before: at,
+            status: Some(i64::from(status.as_u16())),
+            error: None,
+        };
+        Ok(DB::record_attempt(conn, sql, self.key(), &attempt).await?)
+    }
+
+    /// A rollback whose own failure changes nothing: the connection is then closed.
+    async fn end_failed(&self, mut open: Open<'_, DB>) {
+        if DB::depth(open.conn()) == 1 {
+            let _ = open.roll_back(self.deadline).await;
+        }
+    }
+}
+
+/// For a handler that answered although its transaction is not there any more.
+const LOST: &str = "the handler lost, ended or kept its transaction";
+
+enum Judged {
+    Commit,
+    Fail,
+    Terminal,
+    /// No route of the mounted router was reached: no verdict on the payload at all.
+    Unrouted,
+}
+
+/// Runs a future and turns its panic into an error. What it held is dropped here, in the unwinding.
+async fn caught<T>(start: impl FnOnce() -> BoxFuture<T>) -> Result<T, ()> {
+    let started = catch_unwind(AssertUnwindSafe(start));
+    let mut future = started.map_err(|_| ())?;
+    poll_fn(move |context| {
+        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context)));
+        match polled {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+            Err(_) => Poll::Ready(Err(())),
+        }
+    })
+    .await
+}

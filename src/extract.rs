@@ -1,0 +1,116 @@
+//! The axum extractors, and mounting on axum routes.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Request};
+use axum::response::{IntoResponse, IntoResponseParts, Response, ResponseParts};
+use http::StatusCode;
+use http::request::Parts;
+use tower_layer::layer_fn;
+use tower_service::Service;
+
+use crate::answer::Answer;
+use crate::error::TxError;
+use crate::event::{Delivery, Verdict};
+use crate::inbox::Inbox;
+use crate::layer::{Call, DrainTarget, InboxService};
+use crate::order::worker;
+use crate::store::Backend;
+use crate::tx::Tx;
+
+impl<S: Sync, DB: Backend> FromRequestParts<S> for Tx<DB> {
+    type Rejection = TxError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, TxError> {
+        Self::take(&parts.extensions)
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Delivery {
+    type Rejection = TxError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, TxError> {
+        parts
+            .extensions
+            .get::<Self>()
+            .cloned()
+            .ok_or(TxError::NoInbox)
+    }
+}
+
+impl IntoResponse for TxError {
+    /// A mistake in the app, not in the request: 500, so that the producer sends the event again when it is mended.
+    fn into_response(self) -> Response {
+        tracing::error!("{self}");
+        StatusCode::INTERNAL_SERVER_ERROR.into_response()
+    }
+}
+
+/// A stated outcome in an answer: `(Verdict::RollBack, StatusCode::OK)`.
+impl IntoResponseParts for Verdict {
+    type Error = Infallible;
+
+    fn into_response_parts(self, mut parts: ResponseParts) -> Result<ResponseParts, Infallible> {
+        parts.extensions_mut().insert(self);
+        Ok(parts)
+    }
+}
+
+impl<DB: Backend> Inbox<DB> {
+    /// Puts the inbox in front of every route of `router`, and starts the worker, which drains parked events of
+    /// `source` into the same routes.
+    ///
+    /// The router that comes back can be merged into the app's. A path that no route matches stays the app's own
+    /// affair: a fallback of `router` is *not* behind the inbox. Methods that no route has get 405. Path parameters
+    /// work, live and drained; parameters of a router that this one is nested in do not reach a drained request.
+    ///
+    /// # Panics
+    /// If the inbox has no source of that name, or the router has no route.
+    #[track_caller]
+    pub fn mount(&self, source: &str, router: Router) -> Router {
+        let state = self.source_state(source);
+        assert!(
+            router.has_routes(),
+            "the router for source {source:?} has no route"
+        );
+        state.set_mounted_on_routes();
+        // The drain goes through the routes too, and knows by the mark whether it reached one.
+        let marked = router.route_layer(layer_fn(Marked));
+        worker::mount(
+            &self.shared,
+            &state,
+            DrainTarget::new(Call::<_, Body>::new(marked.clone())),
+        );
+        let shared = Arc::clone(&self.shared);
+        marked
+            .route_layer(layer_fn(move |route| {
+                InboxService::new(Arc::clone(&shared), Arc::clone(&state), route)
+            }))
+            .method_not_allowed_fallback(|| async { Answer::method().into_response::<Body>() })
+    }
+}
+
+/// Notes in the delivery that a route was reached.
+#[derive(Clone)]
+struct Marked<S>(S);
+
+impl<S: Service<Request>> Service<Request> for Marked<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request) -> S::Future {
+        if let Some(delivery) = request.extensions().get::<Delivery>() {
+            delivery.mark_routed();
+        }
+        self.0.call(request)
+    }
+}

@@ -1,0 +1,275 @@
+//! One stream's due events, one transaction each, in order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::RETRY_AFTER;
+use http::{Request, Response};
+use tokio::time::Instant;
+
+use super::worker::{StreamKey, Target};
+use crate::dispatch::{BoxError, BoxFuture, Bury, Job, Reply, Run, Settled};
+use crate::envelope::{CorrelationId, Envelope, EventId, EventType, Sequence};
+use crate::event::Origin;
+use crate::inbox::{Shared, SourceState};
+use crate::queue::{End, Joined};
+use crate::request;
+use crate::store::{Attempt, Backend, Key, Pending, Reason, Stream};
+
+/// Events of one stream before others get their turn.
+const TURN: u32 = 64;
+/// When nothing can be said about the event itself: a database that is away, a place that others hold.
+const SOON: Duration = Duration::from_secs(2);
+/// A handler's Retry-After is honoured up to this.
+const LONGEST_WAIT: Duration = Duration::from_secs(3_600);
+
+/// What is left of a stream after its turn.
+pub(super) enum Drained {
+    /// Nothing is due.
+    Nothing,
+    More,
+    Later(Instant),
+}
+
+pub(super) async fn stream<DB: Backend>(shared: &Arc<Shared<DB>>, key: &StreamKey) -> Drained {
+    let (Some(source), Some(target)) = (shared.source(&key.0), shared.worker.target(&key.0)) else {
+        return Drained::Nothing;
+    };
+    for _ in 0..TURN {
+        // Shutting down: what is due stays due, and the next process finds it.
+        let Some(_tracked) = shared.tracker.enter() else {
+            return Drained::Nothing;
+        };
+        match one(shared, source, key, &*target).await {
+            Step::Applied => {}
+            Step::Ended(drained) => return drained,
+        }
+    }
+    Drained::More
+}
+
+enum Step {
+    Applied,
+    Ended(Drained),
+}
+
+fn later(wait: Duration) -> Step {
+    Step::Ended(Drained::Later(Instant::now() + wait))
+}
+
+async fn one<DB: Backend>(
+    shared: &Arc<Shared<DB>>,
+    source: &Arc<SourceState>,
+    key: &StreamKey,
+    target: &dyn Target,
+) -> Step {
+    let deadline = Instant::now() + source.budget();
+    let head = async {
+        let mut conn = shared.connection(deadline).await.map_err(|_| ())?;
+        let stream = Stream {
+            source: &key.0,
+            correlation_id: &key.1,
+        };
+        DB::due_head(&mut conn, &shared.sql, stream).await.map_err(|error| {
+            tracing::warn!(source = &*key.0, correlation_id = &*key.1, %error, "could not read a due event");
+        })
+    };
+    let Ok(Ok(head)) = tokio::time::timeout_at(deadline, head).await else {
+        return later(SOON);
+    };
+    let Some(head) = head else {
+        return Step::Ended(Drained::Nothing);
+    };
+    if head.reason == Some(Reason::Gap) && !source.revives_gaps() {
+        return Step::Ended(Drained::Nothing);
+    }
+    let wait = head.not_before.since(shared.clock.now());
+    if !wait.is_zero() {
+        return later(wait);
+    }
+    let Some((envelope, request)) = readable(&head, key) else {
+        return unreadable(shared, source, &head).await;
+    };
+    let name = source.name_arc();
+    let leader = match shared
+        .flights
+        .join(&name, envelope.event_id.as_arc(), envelope.fingerprint)
+    {
+        Joined::Leader(leader) => leader,
+        // A redelivery is applying it there and then (§5.6).
+        Joined::Follower(mut flight) => {
+            let _ = tokio::time::timeout_at(deadline, flight.wait_for(Option::is_some)).await;
+            return Step::Applied;
+        }
+    };
+    let _lane = shared.lanes.enter(&name, &key.1).await;
+    // The turn may have been long in coming; the event's own time begins now.
+    let deadline = Instant::now() + source.budget();
+    let Ok(_permits) = shared.permits(source, deadline).await else {
+        return later(SOON);
+    };
+    let job = Job {
+        shared,
+        source,
+        envelope: &envelope,
+        origin: Origin::Drained,
+        request: &request,
+        stored: &head.request,
+        deadline,
+    };
+    let epoch = shared.recent.epoch();
+    let settled = job.run(&mut Draining(target)).await;
+    let step = judge(&job, &head, &settled).await;
+    if settled.end == End::Applied {
+        shared.recent.remember(
+            epoch,
+            &name,
+            envelope.event_id.as_arc(),
+            envelope.fingerprint,
+        );
+    }
+    leader.land(settled.end);
+    step
+}
+
+/// Calls the target; the drain needs nothing of its answer but status and headers.
+struct Draining<'a>(&'a dyn Target);
+
+impl Run<()> for Draining<'_> {
+    fn run(&mut self, request: Request<Bytes>) -> BoxFuture<Result<Response<()>, BoxError>> {
+        self.0.run(request)
+    }
+}
+
+/// Nothing if a column holds what no version of this crate would have written.
+fn readable(head: &Pending, key: &StreamKey) -> Option<(Envelope, Request<Bytes>)> {
+    let fingerprint = head.fingerprint.as_slice().try_into().ok()?;
+    let mut envelope = Envelope::new(EventId::new(&head.event_id).ok()?, fingerprint);
+    envelope.event_type = match &head.event_type {
+        Some(kind) => Some(EventType::new(kind).ok()?),
+        None => None,
+    };
+    envelope.correlation_id = Some(CorrelationId::new(&key.1).ok()?);
+    envelope.sequence = Some(Sequence::new(head.sequence)?);
+    Some((envelope, request::restore(&head.request)?))
+}
+
+/// One bad row stops its own stream, visibly, and no other.
+async fn unreadable<DB: Backend>(
+    shared: &Arc<Shared<DB>>,
+    source: &Arc<SourceState>,
+    head: &Pending,
+) -> Step {
+    let key = Key {
+        source: source.name(),
+        event_id: &head.event_id,
+    };
+    tracing::error!(
+        source = key.source,
+        event_id = key.event_id,
+        "a stored request cannot be read"
+    );
+    let error = "the stored request cannot be read";
+    fail(shared, source, head, key, None, error, Duration::ZERO).await
+}
+
+/// What an attempt's end means for the event and its stream (§5.5).
+async fn judge<DB: Backend>(job: &Job<'_, DB>, head: &Pending, settled: &Settled<()>) -> Step {
+    let source = job.source;
+    let key = Key {
+        source: source.name(),
+        event_id: job.envelope.event_id.as_str(),
+    };
+    match settled.end {
+        End::Applied => Step::Applied,
+        // Its dead letter is written: the cursor stays, and so does what waits behind it (§5.10).
+        End::Rejected(_) => Step::Ended(Drained::Nothing),
+        End::Parked { .. } => Step::Ended(Drained::Nothing),
+        End::Failed if !settled.blames_handler => later(SOON),
+        End::Failed => {
+            let (status, error, wait) = match &settled.reply {
+                Reply::Handler(_, response) => (
+                    Some(response.status()),
+                    "the handler's answer",
+                    retry_after(response),
+                ),
+                Reply::Inbox(answer) => (Some(answer.status), answer.reason(), Duration::ZERO),
+            };
+            fail(job.shared, source, head, key, status, error, wait).await
+        }
+    }
+}
+
+fn retry_after(response: &Response<()>) -> Duration {
+    let seconds = response
+        .headers()
+        .get(RETRY_AFTER)
+        .and_then(|value| value.to_str().ok()?.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(0)).min(LONGEST_WAIT)
+}
+
+/// Counts a failed attempt: the next one after a backoff, or a dead letter.
+async fn fail<DB: Backend>(
+    shared: &Shared<DB>,
+    source: &SourceState,
+    head: &Pending,
+    key: Key<'_>,
+    status: Option<http::StatusCode>,
+    error: &str,
+    at_least: Duration,
+) -> Step {
+    let failed = u32::try_from(head.attempts)
+        .unwrap_or(u32::MAX)
+        .saturating_add(1);
+    let dead = failed >= source.max_attempts();
+    let jittered = source.backoff(failed).mul_f64(0.75 + fastrand::f64() / 2.0);
+    let wait = jittered.max(at_least);
+    let attempt = Attempt {
+        reason: dead.then_some(Reason::Handler),
+        not_before: shared.clock.now().plus(wait),
+        status: status.map(|status| i64::from(status.as_u16())),
+        error: Some(error),
+    };
+    tracing::warn!(
+        source = key.source,
+        event_id = key.event_id,
+        attempt = failed,
+        dead,
+        status = status.map(|status| status.as_u16()),
+        "a parked event was not applied"
+    );
+    let recorded = if dead {
+        Bury {
+            shared,
+            key,
+            stream: None,
+            attempt,
+        }
+        .run()
+        .await
+    } else {
+        let deadline = Instant::now() + source.budget();
+        let recording = async {
+            let mut conn = shared.connection(deadline).await.map_err(|_| ())?;
+            DB::record_attempt(&mut conn, &shared.sql, key, &attempt)
+                .await
+                .map_err(|_| ())
+        };
+        tokio::time::timeout_at(deadline, recording)
+            .await
+            .unwrap_or(Err(()))
+    };
+    match recorded {
+        Ok(_) if dead => Step::Ended(Drained::Nothing),
+        Ok(_) => later(wait),
+        Err(()) => {
+            tracing::warn!(
+                source = key.source,
+                event_id = key.event_id,
+                "could not record a failed attempt"
+            );
+            later(SOON.max(wait))
+        }
+    }
+}

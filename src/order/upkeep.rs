@@ -1,0 +1,200 @@
+//! What has to be done from time to time: gaps that nobody fills any more, rows that may be forgotten, counts.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::dispatch::Bury;
+use crate::inbox::{Shared, SourceState};
+use crate::store::{Attempt, Backend, Key, Reason, Stream};
+
+/// Counts are this old at most.
+const SAMPLE_EVERY: Duration = Duration::from_secs(5);
+/// Expiry and purge run at least this often, and twice within their setting.
+const SWEEP_AT_MOST: Duration = Duration::from_secs(60);
+const SWEEP_AT_LEAST: Duration = Duration::from_millis(100);
+/// Rows of one statement: short enough to hold up nobody.
+const BATCH: i64 = 500;
+/// Between two batches, so that deliveries get in.
+const BREATH: Duration = Duration::from_millis(50);
+
+pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
+    let mut next: HashMap<(&'static str, Arc<str>), Instant> = HashMap::new();
+    let mut next_sample = Instant::now();
+    loop {
+        let soonest = {
+            let Some(shared) = shared.upgrade() else {
+                return;
+            };
+            if shared.worker.stopped() {
+                return;
+            }
+            if Instant::now() >= next_sample {
+                sample(&shared).await;
+                next_sample = Instant::now() + SAMPLE_EVERY;
+            }
+            for source in shared.sources.values() {
+                for (task, setting) in [
+                    ("expire", source.recovery_window()),
+                    ("purge", source.retention()),
+                ] {
+                    let due = next
+                        .entry((task, source.name_arc()))
+                        .or_insert_with(Instant::now);
+                    if Instant::now() < *due {
+                        continue;
+                    }
+                    let done = match task {
+                        "expire" => expire(&shared, source).await,
+                        _ => purge(&shared, source).await,
+                    };
+                    if let Err(error) = done {
+                        tracing::warn!(source = source.name(), task, %error, "a sweep failed; it is tried again");
+                    }
+                    *due = Instant::now() + (setting / 2).clamp(SWEEP_AT_LEAST, SWEEP_AT_MOST);
+                }
+            }
+            next.values()
+                .min()
+                .map_or(next_sample, |soon| next_sample.min(*soon))
+        };
+        tokio::time::sleep_until(soonest).await;
+    }
+}
+
+/// Parked events whose gap was not filled within the recovery window become dead letters (§5.4). They come back by
+/// themselves when it is filled after all, since *due* counts them too.
+async fn expire<DB: Backend>(
+    shared: &Arc<Shared<DB>>,
+    source: &SourceState,
+) -> Result<(), sqlx::Error> {
+    let now = shared.clock.now();
+    let mut after = String::new();
+    loop {
+        let mut conn = shared.pool.acquire().await?;
+        let before = now.minus(source.recovery_window());
+        let page =
+            DB::expired(&mut conn, &shared.sql, source.name(), before, &after, BATCH).await?;
+        drop(conn);
+        let full = page.len() as i64 == BATCH;
+        for event in page {
+            let bury = Bury {
+                shared,
+                key: Key {
+                    source: source.name(),
+                    event_id: &event.event_id,
+                },
+                // Only while the gap is there: the cursor is looked at again, under its lock.
+                stream: Some((
+                    Stream {
+                        source: source.name(),
+                        correlation_id: &event.correlation_id,
+                    },
+                    event.sequence,
+                )),
+                attempt: Attempt {
+                    reason: Some(Reason::Gap),
+                    not_before: now,
+                    status: None,
+                    error: Some("a lower sequence did not come within the recovery window"),
+                },
+            };
+            if bury.run().await == Ok(true) {
+                tracing::warn!(
+                    source = source.name(),
+                    event_id = event.event_id,
+                    sequence = event.sequence,
+                    "gave up waiting for a gap"
+                );
+            }
+            // One event that cannot be buried now stops no other.
+            after = event.event_id;
+        }
+        if !full {
+            return Ok(());
+        }
+    }
+}
+
+/// Removes the rows of events that were applied longer ago than the retention, in small batches (§7.1).
+async fn purge<DB: Backend>(
+    shared: &Arc<Shared<DB>>,
+    source: &SourceState,
+) -> Result<(), sqlx::Error> {
+    let before = shared.clock.now().minus(source.retention());
+    let mut removed = 0;
+    loop {
+        let batch = {
+            // On a database with one writer, a batch waits for its turn like everybody else.
+            let _turn = match &shared.writer {
+                Some(writer) => writer.acquire().await.ok(),
+                None => None,
+            };
+            let mut conn = shared.pool.acquire().await?;
+            DB::purge(&mut conn, &shared.sql, source.name(), before, BATCH).await?
+        };
+        removed += batch;
+        if batch < BATCH.unsigned_abs() || shared.worker.stopped() {
+            break;
+        }
+        sleep(BREATH).await;
+    }
+    if removed > 0 {
+        metrics::counter!("inbox_purged_rows_total", "source" => source.name_shared())
+            .increment(removed);
+        tracing::info!(
+            source = source.name(),
+            removed,
+            "removed rows of applied events"
+        );
+    }
+    Ok(())
+}
+
+/// How much is parked and dead: for the metrics, and for the bounds on parking.
+async fn sample<DB: Backend>(shared: &Arc<Shared<DB>>) {
+    let counts = async {
+        let mut conn = shared.pool.acquire().await?;
+        DB::pending_counts(&mut conn, &shared.sql).await
+    };
+    let counts = match counts.await {
+        Ok(counts) => counts,
+        Err(error) => {
+            tracing::debug!(%error, "could not count what is parked");
+            return;
+        }
+    };
+    for source in shared.sources.values() {
+        let (mut events, mut bytes, mut parked) = (0, 0, 0);
+        let mut dead = HashMap::from([
+            (Reason::Gap, 0),
+            (Reason::Handler, 0),
+            (Reason::Rejected, 0),
+        ]);
+        for count in counts.iter().filter(|count| count.source == source.name()) {
+            events += count.events;
+            bytes += count.bytes;
+            match count.reason {
+                None => parked += count.events,
+                Some(reason) => *dead.entry(reason).or_default() += count.events,
+            }
+        }
+        source.sampled(events, bytes);
+        #[allow(
+            clippy::cast_precision_loss,
+            reason = "a gauge is a float; counts are far below 2^52"
+        )]
+        {
+            metrics::gauge!("inbox_parked", "source" => source.name_shared()).set(parked as f64);
+            for (reason, events) in dead {
+                metrics::gauge!(
+                    "inbox_dead_letters",
+                    "source" => source.name_shared(), "reason" => reason.as_str()
+                )
+                .set(events as f64);
+            }
+        }
+    }
+}
