@@ -3,7 +3,11 @@
 //! `cargo run --example quickstart` sends a thousand events on twenty correlation ids, with duplicates, out of order,
 //! with lost answers, into a handler that fails at first, and rotates the secret meanwhile. Then it compares the
 //! ledger with what was sent, entry by entry.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line program"
+)]
 
 #[path = "../receiver/ledger/mod.rs"]
 mod ledger;
@@ -89,9 +93,15 @@ fn traffic(settings: &Settings) -> Result<Traffic, Wrong> {
 async fn run(traffic: Traffic) -> Result<bool, Box<dyn Error>> {
     let began = Instant::now();
     let directory = Directory::new()?;
-    let database = format!("sqlite://{}?mode=rwc", directory.0.join("inbox.db").display());
+    let database = format!(
+        "sqlite://{}?mode=rwc",
+        directory.0.join("inbox.db").display()
+    );
     let receiver = Receiver::start(&database, OLD).await?;
-    println!("receiving on http://{}, the database is a file in a temporary directory", receiver.address);
+    println!(
+        "receiving on http://{}, the database is a file in a temporary directory",
+        receiver.address
+    );
 
     let plan = Arc::new(Plan::new(traffic));
     let sender = Sender {
@@ -106,12 +116,28 @@ async fn run(traffic: Traffic) -> Result<bool, Box<dyn Error>> {
     };
     let progress = Arc::new(Progress::default());
     let watch = tokio::spawn(watch(progress.clone(), plan.sendings.len(), began));
-    let secrets = receiver.inbox.secrets("kudos").ok_or("the source kudos is missing")?.clone();
-    let rotation = tokio::spawn(rotate(secrets, sender.clone(), plan.clone(), progress.clone()));
+    let secrets = receiver
+        .inbox
+        .secrets("kudos")
+        .ok_or("the source kudos is missing")?
+        .clone();
+    let rotation = tokio::spawn(rotate(
+        secrets,
+        sender.clone(),
+        plan.clone(),
+        progress.clone(),
+    ));
     let report = engine::run(plan.clone(), sender.clone(), progress).await;
-    let refused = rotation.await??;
+    let refused = rotation.await?.map_err(|error| error.to_string())?;
     let patience = report.patience();
-    let differences = check(&Expectation::of(&plan), &sender.client, &sender.target, patience, |_| {}).await;
+    let differences = check(
+        &Expectation::of(&plan),
+        &sender.client,
+        &sender.target,
+        patience,
+        |_| {},
+    )
+    .await;
     watch.abort();
     // Whether it ended or was aborted: it writes nothing more.
     let _ = watch.await;
@@ -119,7 +145,13 @@ async fn run(traffic: Traffic) -> Result<bool, Box<dyn Error>> {
         eprint!("\r\x1b[K");
     }
     let failures = receiver.failures();
-    let shown = Shown { report: &report, differences: &differences, failures, refused, elapsed: began.elapsed() };
+    let shown = Shown {
+        report: &report,
+        differences: &differences,
+        failures,
+        refused,
+        elapsed: began.elapsed(),
+    };
     println!("{}", shown.table());
     for difference in &differences.told {
         println!("  {difference}");
@@ -141,7 +173,11 @@ async fn rotate(
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let old = secrets.active().first().map(|secret| secret.label.clone()).ok_or("no secret is active")?;
+    let old = secrets
+        .active()
+        .first()
+        .map(|secret| secret.label.clone())
+        .ok_or("no secret is active")?;
     reached(30).await;
     // The receiver knows the new secret before the producer signs with it...
     secrets.rotate(Secret::text(NEW)?.labelled("new"))?;
@@ -161,10 +197,19 @@ async fn rotate(
 /// Whether a delivery that is signed with this secret gets a 401.
 async fn refuses(sender: &Sender, plan: &Plan, index: usize, secret: &str) -> Result<bool, String> {
     let event = &plan.events[index];
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let attempt = Attempt { number: 1, first_sent: now, now };
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
+    let attempt = Attempt {
+        number: 1,
+        first_sent: now,
+        now,
+    };
     let body = Bytes::from(event.body());
-    let headers = sender.preset.headers(event, &body, attempt, &Signer::new(vec![secret.to_owned()]));
+    let headers =
+        sender
+            .preset
+            .headers(event, &body, attempt, &Signer::new(vec![secret.to_owned()]));
     match sender.client.post(&sender.target.hook, headers, body).await {
         Ok(reply) => Ok(reply.status == 401),
         Err(lost) => Err(format!("a forged delivery got no answer: {lost:?}")),
@@ -192,7 +237,11 @@ impl Shown<'_> {
     }
 
     fn outcome(&self, outcome: &str) -> u64 {
-        self.report.answers.values().filter_map(|outcomes| outcomes.get(outcome)).sum()
+        self.report
+            .answers
+            .values()
+            .filter_map(|outcomes| outcomes.get(outcome))
+            .sum()
     }
 
     fn table(&self) -> Table {
@@ -204,7 +253,10 @@ impl Shown<'_> {
         table.row(
             "events",
             count(report.events as u64),
-            format!("on {ACCOUNTS} correlation ids, windows of {WINDOW} shuffled (seed {})", report.seed),
+            format!(
+                "on {ACCOUNTS} correlation ids, windows of {WINDOW} shuffled (seed {})",
+                report.seed
+            ),
         );
         table.row(
             "deliveries",
@@ -219,19 +271,33 @@ impl Shown<'_> {
         table.row(
             "parked",
             count(self.outcome("parked")),
-            format!("answered with 202: a lower sequence was missing; {} applied by the worker", count(drained)),
+            format!(
+                "answered with 202: a lower sequence was missing; the worker applied {} events",
+                count(drained)
+            ),
         );
-        table.row("duplicates", count(self.outcome("duplicate")), "answered with 200: applied before, nothing done");
+        table.row(
+            "duplicates",
+            count(self.outcome("duplicate")),
+            "answered with 200: applied before, nothing done",
+        );
         table.row(
             "failed",
             count(self.failures),
             "runs of the handler, on purpose, after its write: rolled back, tried again",
         );
-        table.row("refused", self.refused, "answered with 401: forged, or signed by the old secret after its time");
+        table.row(
+            "refused",
+            self.refused,
+            "answered with 401: forged, or signed by the old secret after its time",
+        );
         table.row(
             "rotation",
             yes(self.rotated()),
-            format!("old, old and new, new in mid-traffic: {} honest deliveries refused", self.outcome("rejected")),
+            format!(
+                "old, old and new, new in mid-traffic: {} honest deliveries refused",
+                self.outcome("rejected")
+            ),
         );
         let answered = |percentile: Option<f64>| percentile.unwrap_or_default();
         table.row(
@@ -243,7 +309,11 @@ impl Shown<'_> {
                 answered(report.p99_ms)
             ),
         );
-        table.row("ledger exact", yes(self.exact()), "each event once, in order, the balance their sum");
+        table.row(
+            "ledger exact",
+            yes(self.exact()),
+            "each event once, in order, the balance their sum",
+        );
         table
     }
 }
@@ -251,7 +321,8 @@ impl Shown<'_> {
 /// Says how far it is: over and over on one line of a terminal, else a line every few seconds.
 async fn watch(progress: Arc<Progress>, sendings: usize, began: Instant) {
     let terminal = std::io::stderr().is_terminal();
-    let mut ticks = tokio::time::interval(Duration::from_millis(if terminal { 250 } else { 2_000 }));
+    let mut ticks =
+        tokio::time::interval(Duration::from_millis(if terminal { 250 } else { 2_000 }));
     ticks.tick().await;
     loop {
         ticks.tick().await;
@@ -278,7 +349,11 @@ struct Directory(PathBuf);
 
 impl Directory {
     fn new() -> std::io::Result<Self> {
-        let name = format!("tower-inbox-quickstart-{}-{:08x}", std::process::id(), fastrand::u32(..));
+        let name = format!(
+            "tower-inbox-quickstart-{}-{:08x}",
+            std::process::id(),
+            fastrand::u32(..)
+        );
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir(&path)?;
         Ok(Self(path))

@@ -20,7 +20,11 @@ use tower_inbox::{Delivery, Inbox, Source, Tx};
 use crate::ledger::{Account, Change, Ledger, LedgerError};
 
 /// The worker's waits, when the handler fails on a parked event: as much faster than the default as the sender.
-const BACKOFF: [Duration; 3] = [Duration::from_millis(20), Duration::from_millis(100), Duration::from_millis(500)];
+const BACKOFF: [Duration; 3] = [
+    Duration::from_millis(20),
+    Duration::from_millis(100),
+    Duration::from_millis(500),
+];
 
 /// A running receiver.
 pub(crate) struct Receiver {
@@ -44,8 +48,14 @@ impl Receiver {
         let source = Source::kudos("kudos").secrets([secret]).backoff(BACKOFF);
         let inbox = Inbox::builder(pool.clone()).source(source).build().await?;
 
-        let app = Arc::new(App { pool, met: Mutex::default(), failures: AtomicU64::new(0) });
-        let webhooks = Router::new().route("/webhooks/kudos", post(receive)).with_state(app.clone());
+        let app = Arc::new(App {
+            pool,
+            met: Mutex::default(),
+            failures: AtomicU64::new(0),
+        });
+        let webhooks = Router::new()
+            .route("/webhooks/kudos", post(receive))
+            .with_state(app.clone());
         let router = Router::new()
             .route("/ledger/{account}", get(ledger))
             .with_state(app.clone())
@@ -54,7 +64,12 @@ impl Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let server = tokio::spawn(async move { axum::serve(listener, router).await });
-        Ok(Self { address, inbox, app, server })
+        Ok(Self {
+            address,
+            inbox,
+            app,
+            server,
+        })
     }
 
     /// How often the handler failed on purpose.
@@ -92,7 +107,7 @@ async fn receive(
         amount: event.data.amount,
         event_id: delivery.event_id(),
         event_type: delivery.event_type(),
-        sequence: delivery.sequence().and_then(|sequence| i64::try_from(sequence).ok()),
+        sequence: delivery.sequence(),
     };
     match Sqlite::append(&mut tx, &change).await {
         Ok(_) if app.fails_on(delivery.event_id()) => StatusCode::SERVICE_UNAVAILABLE,
@@ -115,6 +130,12 @@ impl App {
     }
 }
 
-async fn ledger(State(app): State<Arc<App>>, Path(account): Path<String>) -> Result<Json<Account>, StatusCode> {
-    Sqlite::read(&app.pool, &account).await.map(Json).map_err(|_| StatusCode::SERVICE_UNAVAILABLE)
+async fn ledger(
+    State(app): State<Arc<App>>,
+    Path(account): Path<String>,
+) -> Result<Json<Account>, StatusCode> {
+    Sqlite::read(&app.pool, &account)
+        .await
+        .map(Json)
+        .map_err(|_| StatusCode::SERVICE_UNAVAILABLE)
 }

@@ -7,7 +7,12 @@ use std::fmt;
 pub(crate) struct Table(Vec<(&'static str, String, String)>);
 
 impl Table {
-    pub(crate) fn row(&mut self, name: &'static str, value: impl fmt::Display, meaning: impl Into<String>) {
+    pub(crate) fn row(
+        &mut self,
+        name: &'static str,
+        value: impl fmt::Display,
+        meaning: impl Into<String>,
+    ) {
         self.0.push((name, value.to_string(), meaning.into()));
     }
 }

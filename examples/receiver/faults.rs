@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
+use sqlx::Sqlite;
+use sqlx::sqlite::SqliteConnection;
 use tower_inbox::Tx;
 
 use crate::ledger::Ledger;
@@ -52,7 +54,7 @@ impl Fault {
 
     /// Lets it happen. What goes wrong in the statements themselves goes unnoticed, as in a careless handler; a status
     /// is the handler's answer.
-    pub(crate) async fn happen<DB: Ledger>(self, mut tx: Tx<DB>) -> Option<StatusCode> {
+    pub(crate) async fn happen<DB: Faulty>(self, mut tx: Tx<DB>) -> Option<StatusCode> {
         let done = match self {
             Self::Status(status) => return Some(status),
             Self::Panic => panic!("a demo fault"),
@@ -91,4 +93,55 @@ impl Runs {
         *run += 1;
         *run
     }
+}
+
+/// What a database can be made to do.
+pub(crate) trait Faulty: Ledger {
+    /// Keeps the database itself busy for about so many milliseconds.
+    fn sql_sleep(
+        conn: &mut Self::Connection,
+        millis: u64,
+    ) -> impl Future<Output = sqlx::Result<()>> + Send;
+
+    /// Runs a statement past the driver's own bookkeeping, such as COMMIT.
+    fn raw(
+        conn: &mut Self::Connection,
+        sql: &'static str,
+    ) -> impl Future<Output = sqlx::Result<()>> + Send;
+}
+
+/// Rows that a recursive query counts in some tens of milliseconds, to learn how fast this machine is.
+const PROBE: u64 = 100_000;
+
+impl Faulty for Sqlite {
+    async fn sql_sleep(conn: &mut SqliteConnection, millis: u64) -> sqlx::Result<()> {
+        // SQLite has no sleep, and its clock stands still within a statement: count, as far as the time should last.
+        let began = Instant::now();
+        let wanted = Duration::from_millis(millis);
+        let mut rows = PROBE;
+        loop {
+            let asked = Instant::now();
+            count_to(conn, rows).await?;
+            let left = wanted.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return Ok(());
+            }
+            let per_row = asked.elapsed().as_secs_f64() / rows as f64;
+            rows = ((left.as_secs_f64() / per_row) as u64).max(1_000);
+        }
+    }
+
+    async fn raw(conn: &mut SqliteConnection, sql: &'static str) -> sqlx::Result<()> {
+        sqlx::raw_sql(sql).execute(conn).await?;
+        Ok(())
+    }
+}
+
+async fn count_to(conn: &mut SqliteConnection, rows: u64) -> sqlx::Result<()> {
+    let rows = i64::try_from(rows).unwrap_or(i64::MAX);
+    let sql =
+        "WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < ?)
+               SELECT COUNT(*) FROM counted";
+    let _: i64 = sqlx::query_scalar(sql).bind(rows).fetch_one(conn).await?;
+    Ok(())
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, State};
-use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use sqlx::Pool;
 use tower_inbox::{Delivery, Inbox, Tx};
 
-use crate::faults::{Fault, Runs};
-use crate::ledger::{Change, Ledger, LedgerError};
+use crate::faults::{Fault, Faulty, Runs};
+use crate::ledger::{Change, LedgerError};
 
 /// A health check wants its answer within a second.
 const PING: Duration = Duration::from_millis(800);
@@ -24,7 +24,7 @@ const PING: Duration = Duration::from_millis(800);
 const READ: Duration = Duration::from_secs(5);
 
 /// What the routes share.
-pub(crate) struct App<DB: Ledger> {
+pub(crate) struct App<DB: Faulty> {
     pub(crate) pool: Pool<DB>,
     pub(crate) inbox: Inbox<DB>,
     pub(crate) metrics: PrometheusHandle,
@@ -33,7 +33,7 @@ pub(crate) struct App<DB: Ledger> {
 }
 
 /// The whole receiver.
-pub(crate) fn router<DB: Ledger>(app: Arc<App<DB>>, presets: &[&str]) -> Router {
+pub(crate) fn router<DB: Faulty>(app: Arc<App<DB>>, presets: &[&str]) -> Router {
     let mut router = Router::new()
         .route("/ledger/{account}", get(ledger::<DB>))
         .route("/healthz", get(health::<DB>))
@@ -67,27 +67,38 @@ struct Event {
 }
 
 /// The handler: everything it writes is committed together with the mark that the event is applied, or not at all.
-async fn receive<DB: Ledger>(
+async fn receive<DB: Faulty>(
     State(app): State<Arc<App<DB>>>,
     delivery: Delivery,
     mut tx: Tx<DB>,
     body: Bytes,
 ) -> Result<Response, Refusal> {
-    let Event { data } = serde_json::from_slice(&body).map_err(|error| Refusal::Content(error.to_string()))?;
+    let Event { data } =
+        serde_json::from_slice(&body).map_err(|error| Refusal::Content(error.to_string()))?;
     if data.account.is_empty() || data.account.len() > 255 {
-        return Err(Refusal::Content("data.account must be 1 to 255 bytes".to_owned()));
+        return Err(Refusal::Content(
+            "data.account must be 1 to 255 bytes".to_owned(),
+        ));
     }
     let change = Change {
         account: &data.account,
         amount: data.amount,
         event_id: delivery.event_id(),
         event_type: delivery.event_type(),
-        sequence: delivery.sequence().and_then(|sequence| i64::try_from(sequence).ok()),
+        sequence: delivery.sequence(),
     };
     let balance = DB::append(&mut tx, &change).await?;
-    if let Some(fault) = app.faults.as_ref().and_then(|runs| fault(runs, &delivery, &data).transpose()) {
+    if let Some(fault) = app
+        .faults
+        .as_ref()
+        .and_then(|runs| fault(runs, &delivery, &data).transpose())
+    {
         if let Some(status) = fault?.happen(tx).await {
-            return Ok((status, Json(json!({"status": "fault", "fault": data.fault}))).into_response());
+            return Ok((
+                status,
+                Json(json!({"status": "fault", "fault": data.fault})),
+            )
+                .into_response());
         }
     }
     Ok(Json(json!({"status": "applied", "balance": balance})).into_response())
@@ -95,10 +106,16 @@ async fn receive<DB: Ledger>(
 
 /// What shall go wrong in this run.
 fn fault(runs: &Runs, delivery: &Delivery, data: &Data) -> Result<Option<Fault>, Refusal> {
-    let Some(text) = &data.fault else { return Ok(None) };
-    let fault = Fault::parse(text).ok_or_else(|| Refusal::Content("data.fault is not a known fault".to_owned()))?;
+    let Some(text) = &data.fault else {
+        return Ok(None);
+    };
+    let fault = Fault::parse(text)
+        .ok_or_else(|| Refusal::Content("data.fault is not a known fault".to_owned()))?;
     let run = runs.count(delivery.source(), delivery.event_id());
-    Ok(data.fault_times.is_none_or(|times| run <= times).then_some(fault))
+    Ok(data
+        .fault_times
+        .is_none_or(|times| run <= times)
+        .then_some(fault))
 }
 
 /// Why the handler does not take an event.
@@ -124,51 +141,84 @@ impl IntoResponse for Refusal {
             Self::Content(detail) => problem(StatusCode::UNPROCESSABLE_ENTITY, Some(&detail)),
             Self::Database(error) => {
                 tracing::warn!(%error, "the ledger could not be written");
-                problem(StatusCode::SERVICE_UNAVAILABLE, Some("the ledger could not be written"))
+                problem(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    Some("the ledger could not be written"),
+                )
             }
         }
     }
 }
 
-async fn ledger<DB: Ledger>(State(app): State<Arc<App<DB>>>, Path(account): Path<String>) -> Response {
+async fn ledger<DB: Faulty>(
+    State(app): State<Arc<App<DB>>>,
+    Path(account): Path<String>,
+) -> Response {
     match tokio::time::timeout(READ, DB::read(&app.pool, &account)).await {
         Ok(Ok(account)) => Json(account).into_response(),
         Ok(Err(error)) => {
             tracing::warn!(%error, "the ledger could not be read");
-            problem(StatusCode::SERVICE_UNAVAILABLE, Some("the ledger could not be read"))
+            problem(
+                StatusCode::SERVICE_UNAVAILABLE,
+                Some("the ledger could not be read"),
+            )
         }
-        Err(_) => problem(StatusCode::SERVICE_UNAVAILABLE, Some("the ledger could not be read in time")),
+        Err(_) => problem(
+            StatusCode::SERVICE_UNAVAILABLE,
+            Some("the ledger could not be read in time"),
+        ),
     }
 }
 
-async fn health<DB: Ledger>(State(app): State<Arc<App<DB>>>) -> Response {
+async fn health<DB: Faulty>(State(app): State<Arc<App<DB>>>) -> Response {
     match app.inbox.ping(PING).await {
         Ok(()) => Json(json!({"status": "ok"})).into_response(),
         Err(error) => {
             tracing::warn!(%error, "the database does not answer");
-            problem(StatusCode::SERVICE_UNAVAILABLE, Some("the database does not answer"))
+            problem(
+                StatusCode::SERVICE_UNAVAILABLE,
+                Some("the database does not answer"),
+            )
         }
     }
 }
 
-async fn metrics<DB: Ledger>(State(app): State<Arc<App<DB>>>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], app.metrics.render())
+async fn metrics<DB: Faulty>(State(app): State<Arc<App<DB>>>) -> impl IntoResponse {
+    (
+        [(
+            header::CONTENT_TYPE,
+            "text/plain; version=0.0.4; charset=utf-8",
+        )],
+        app.metrics.render(),
+    )
 }
 
 /// A source that is not mounted gets the same as a wrong signature.
 async fn unknown(uri: Uri) -> Response {
-    tracing::warn!(path = uri.path(), reason = "unknown source", "refused a delivery");
+    tracing::warn!(
+        path = uri.path(),
+        reason = "unknown source",
+        "refused a delivery"
+    );
     rejected(problem(StatusCode::UNAUTHORIZED, None))
 }
 
-async fn method() -> Response {
-    let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, Some("webhooks are delivered by POST"));
-    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+async fn method(method: Method, uri: Uri) -> Response {
+    tracing::warn!(path = uri.path(), %method, reason = "method", "refused a delivery");
+    let mut response = problem(
+        StatusCode::METHOD_NOT_ALLOWED,
+        Some("webhooks are delivered by POST"),
+    );
+    response
+        .headers_mut()
+        .insert(header::ALLOW, HeaderValue::from_static("POST"));
     rejected(response)
 }
 
 fn rejected(mut response: Response) -> Response {
-    response.headers_mut().insert("inbox-outcome", HeaderValue::from_static("rejected"));
+    response
+        .headers_mut()
+        .insert("inbox-outcome", HeaderValue::from_static("rejected"));
     response
 }
 
@@ -180,5 +230,10 @@ fn problem(status: StatusCode, detail: Option<&str>) -> Response {
     if let Some(detail) = detail {
         body["detail"] = Value::from(detail);
     }
-    (status, [(header::CONTENT_TYPE, "application/problem+json")], body.to_string()).into_response()
+    (
+        status,
+        [(header::CONTENT_TYPE, "application/problem+json")],
+        body.to_string(),
+    )
+        .into_response()
 }

@@ -2,7 +2,11 @@
 //!
 //! `cargo run --example receiver` starts it on port 3000 with a SQLite file and prints the secret that the sender
 //! needs. Every setting is an environment variable and a flag: see `--help`.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line program"
+)]
 
 mod faults;
 mod http;
@@ -58,7 +62,9 @@ async fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_env_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")))
+        .with_env_filter(
+            EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")),
+        )
         .init();
     match run(settings).await {
         Ok(()) => ExitCode::SUCCESS,
@@ -76,15 +82,24 @@ async fn run(mut settings: Settings) -> Result<(), Failure> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let metrics = metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder()?;
 
-    let random = settings.mounted.is_empty().then(random_secret).transpose()?;
+    let random = settings
+        .mounted
+        .is_empty()
+        .then(random_secret)
+        .transpose()?;
     if let Some(secret) = &random {
         let preset = settings::available("kudos").ok_or("kudos is not in this version")?;
-        settings.mounted.push(Mounted { preset, secrets: vec![secret.clone()] });
+        settings.mounted.push(Mounted {
+            preset,
+            secrets: vec![secret.clone()],
+        });
     }
     let pool = tower_inbox::sqlite::connect(&settings.database, settings.pool_size)
         .await
         .map_err(|error| format!("the database could not be opened: {error}"))?;
-    Sqlite::create(&pool).await.map_err(|error| format!("the ledger's tables could not be made: {error}"))?;
+    Sqlite::create(&pool)
+        .await
+        .map_err(|error| format!("the ledger's tables could not be made: {error}"))?;
     let inbox = inbox(&pool, &settings).await?;
 
     let app = Arc::new(App {
@@ -93,7 +108,11 @@ async fn run(mut settings: Settings) -> Result<(), Failure> {
         metrics: metrics.clone(),
         faults: settings.demo_faults.then(Runs::default),
     });
-    let presets: Vec<_> = settings.mounted.iter().map(|mounted| mounted.preset.name).collect();
+    let presets: Vec<_> = settings
+        .mounted
+        .iter()
+        .map(|mounted| mounted.preset.name)
+        .collect();
     let router = http::router(app, &presets);
     let listener = TcpListener::bind(&settings.listen)
         .await
@@ -101,7 +120,9 @@ async fn run(mut settings: Settings) -> Result<(), Failure> {
     let address = listener.local_addr()?;
     announce(&format!("listening on http://{address}"));
     if let Some(secret) = random {
-        announce(&format!("no secrets were set; one for kudos was made: KUDOS_SECRETS={secret}"));
+        announce(&format!(
+            "no secrets were set; one for kudos was made: KUDOS_SECRETS={secret}"
+        ));
     }
     if settings.demo_faults {
         tracing::warn!("DEMO_FAULTS is on: events say by themselves what goes wrong");
@@ -128,7 +149,10 @@ async fn run(mut settings: Settings) -> Result<(), Failure> {
         _ = interrupt.recv() => tracing::info!("interrupted: no new deliveries, those in flight are finished"),
     }
     let _ = stop.send(());
-    if tokio::time::timeout(settings.budget + GRACE, &mut server).await.is_err() {
+    if tokio::time::timeout(settings.budget + GRACE, &mut server)
+        .await
+        .is_err()
+    {
         tracing::warn!("some connections were still open and are closed");
         server.abort();
     }

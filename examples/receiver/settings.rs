@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tower_inbox::envelope::Sequence;
 use tower_inbox::preset::Preset;
 
 use crate::shared::args::{Cli, Opt, Settings as Given, Wrong};
@@ -27,7 +28,13 @@ const PRESETS: [(&str, &str); 8] = [
 ];
 
 const fn secrets(flag: &'static str, env: &'static str) -> Opt {
-    Opt::new(flag, "NEW[,OLD]", "mounts /webhooks/<preset>; one or two secrets").env(env).secret()
+    Opt::new(
+        flag,
+        "NEW[,OLD]",
+        "mounts /webhooks/<preset>; one or two secrets",
+    )
+    .env(env)
+    .secret()
 }
 
 pub(crate) const CLI: Cli = Cli {
@@ -113,7 +120,7 @@ pub(crate) struct Settings {
     pub(crate) body_limit: usize,
     pub(crate) park_limit: u32,
     pub(crate) tolerance: Duration,
-    pub(crate) first_sequence: u64,
+    pub(crate) first_sequence: Sequence,
     pub(crate) demo_faults: bool,
 }
 
@@ -189,7 +196,9 @@ fn missing(what: &str) -> Wrong {
 fn mounted(given: &Given) -> Result<Vec<Mounted>, Wrong> {
     let mut mounted = Vec::new();
     for (name, flag) in PRESETS {
-        let Some(secrets) = given.maybe(flag, values::secrets)? else { continue };
+        let Some(secrets) = given.maybe(flag, values::secrets)? else {
+            continue;
+        };
         match available(name) {
             Some(preset) => mounted.push(Mounted { preset, secrets }),
             None => return Err(missing(&format!("the preset {name}"))),
@@ -215,17 +224,23 @@ fn database(url: &str) -> Result<String, String> {
 }
 
 fn address(text: &str) -> Result<String, String> {
-    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
+    let port = text
+        .rsplit_once(':')
+        .filter(|(host, _)| !host.is_empty())
+        .map(|(_, port)| port);
     match port.map(str::parse::<u16>) {
         Some(Ok(_)) => Ok(text.to_owned()),
         _ => Err("not an address and a port, such as 127.0.0.1:3000".to_owned()),
     }
 }
 
-fn first_sequence(text: &str) -> Result<u64, String> {
-    match text {
-        "0" => Ok(0),
-        "1" => Ok(1),
-        _ => Err("0, 1 or adopt".to_owned()),
-    }
+fn first_sequence(text: &str) -> Result<Sequence, String> {
+    let first = match text {
+        "0" => Some(0),
+        "1" => Some(1),
+        _ => None,
+    };
+    first
+        .and_then(Sequence::new)
+        .ok_or_else(|| "0, 1 or adopt".to_owned())
 }

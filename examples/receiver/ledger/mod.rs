@@ -75,11 +75,6 @@ pub(crate) trait Ledger: Backend {
     ) -> impl Future<Output = Result<i64, LedgerError>> + Send;
 
     /// An account, as of one moment.
-    fn read(pool: &Pool<Self>, account: &str) -> impl Future<Output = sqlx::Result<Account>> + Send;
-
-    /// Keeps the database itself busy for about so many milliseconds (a demo fault).
-    fn sql_sleep(conn: &mut Self::Connection, millis: u64) -> impl Future<Output = sqlx::Result<()>> + Send;
-
-    /// Runs a statement outside the driver's own bookkeeping, such as COMMIT (a demo fault).
-    fn raw(conn: &mut Self::Connection, sql: &'static str) -> impl Future<Output = sqlx::Result<()>> + Send;
+    fn read(pool: &Pool<Self>, account: &str)
+    -> impl Future<Output = sqlx::Result<Account>> + Send;
 }

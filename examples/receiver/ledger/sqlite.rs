@@ -1,7 +1,5 @@
 //! The ledger on SQLite.
 
-use std::time::{Duration, Instant};
-
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{Pool, Row, Sqlite};
 
@@ -22,9 +20,6 @@ const TABLES: &str = "
     ) STRICT;
     CREATE INDEX IF NOT EXISTS ledger_entry_account ON ledger_entry (account, position);";
 
-/// Rows that a recursive query counts in a few milliseconds, to learn how fast this machine is.
-const PROBE: u64 = 100_000;
-
 impl Ledger for Sqlite {
     async fn create(pool: &Pool<Self>) -> sqlx::Result<()> {
         sqlx::raw_sql(TABLES).execute(pool).await?;
@@ -32,12 +27,16 @@ impl Ledger for Sqlite {
     }
 
     async fn append(conn: &mut SqliteConnection, change: &Change<'_>) -> Result<i64, LedgerError> {
-        let balance: Option<i64> = sqlx::query_scalar("SELECT balance FROM ledger_account WHERE account = ?")
-            .bind(change.account)
-            .fetch_optional(&mut *conn)
-            .await?;
+        let balance: Option<i64> =
+            sqlx::query_scalar("SELECT balance FROM ledger_account WHERE account = ?")
+                .bind(change.account)
+                .fetch_optional(&mut *conn)
+                .await?;
         // Not in SQL: where an integer overflows SQLite goes on with a float.
-        let balance = balance.unwrap_or(0).checked_add(change.amount).ok_or(LedgerError::Overflow)?;
+        let balance = balance
+            .unwrap_or(0)
+            .checked_add(change.amount)
+            .ok_or(LedgerError::Overflow)?;
         sqlx::query(
             "INSERT INTO ledger_account (account, balance) VALUES (?, ?)
              ON CONFLICT (account) DO UPDATE SET balance = excluded.balance",
@@ -69,7 +68,11 @@ impl Ledger for Sqlite {
         .bind(account)
         .fetch_all(pool)
         .await?;
-        let balance = rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(0);
+        let balance = rows
+            .first()
+            .map(|row| row.try_get(0))
+            .transpose()?
+            .unwrap_or(0);
         let entries = rows.iter().map(|row| {
             Ok(Entry {
                 event_id: row.try_get(1)?,
@@ -78,35 +81,10 @@ impl Ledger for Sqlite {
                 amount: row.try_get(4)?,
             })
         });
-        Ok(Account { account: account.to_owned(), balance, entries: entries.collect::<sqlx::Result<_>>()? })
+        Ok(Account {
+            account: account.to_owned(),
+            balance,
+            entries: entries.collect::<sqlx::Result<_>>()?,
+        })
     }
-
-    async fn sql_sleep(conn: &mut SqliteConnection, millis: u64) -> sqlx::Result<()> {
-        // SQLite has no sleep, and its clock stands still within a statement: count, as far as the time should last.
-        let began = Instant::now();
-        let wanted = Duration::from_millis(millis);
-        let mut rows = PROBE;
-        loop {
-            let asked = Instant::now();
-            count_to(conn, rows).await?;
-            let Some(left) = wanted.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) else {
-                return Ok(());
-            };
-            let per_row = asked.elapsed().as_secs_f64() / rows as f64;
-            rows = ((left.as_secs_f64() / per_row) as u64).max(1_000);
-        }
-    }
-
-    async fn raw(conn: &mut SqliteConnection, sql: &'static str) -> sqlx::Result<()> {
-        sqlx::raw_sql(sql).execute(conn).await?;
-        Ok(())
-    }
-}
-
-async fn count_to(conn: &mut SqliteConnection, rows: u64) -> sqlx::Result<()> {
-    let rows = i64::try_from(rows).unwrap_or(i64::MAX);
-    let sql = "WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < ?)
-               SELECT COUNT(*) FROM counted";
-    let _: i64 = sqlx::query_scalar(sql).bind(rows).fetch_one(conn).await?;
-    Ok(())
 }
