@@ -94,11 +94,13 @@ async fn receive<DB: Faulty>(
         .and_then(|runs| fault(runs, &delivery, &data).transpose())
     {
         if let Some(status) = fault?.happen(tx).await {
-            return Ok((
-                status,
-                Json(json!({"status": "fault", "fault": data.fault})),
-            )
-                .into_response());
+            return Ok(match status {
+                // These have no body.
+                StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED => {
+                    status.into_response()
+                }
+                _ => (status, Json(json!({"fault": data.fault}))).into_response(),
+            });
         }
     }
     Ok(Json(json!({"status": "applied", "balance": balance})).into_response())

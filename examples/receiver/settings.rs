@@ -27,14 +27,8 @@ const PRESETS: [(&str, &str); 8] = [
     ("slack", "slack-secrets"),
 ];
 
-const fn secrets(flag: &'static str, env: &'static str) -> Opt {
-    Opt::new(
-        flag,
-        "NEW[,OLD]",
-        "mounts /webhooks/<preset>; one or two secrets",
-    )
-    .env(env)
-    .secret()
+const fn secrets(flag: &'static str, env: &'static str, help: &'static str) -> Opt {
+    Opt::new(flag, "NEW[,OLD]", help).env(env).secret()
 }
 
 pub(crate) const CLI: Cli = Cli {
@@ -48,14 +42,14 @@ pub(crate) const CLI: Cli = Cli {
         Opt::new("listen", "ADDR", "address and port; port 0 takes a free one, printed as `listening on http://ADDR`")
             .env("LISTEN")
             .default("127.0.0.1:3000"),
-        secrets("kudos-secrets", "KUDOS_SECRETS"),
-        secrets("standard-secrets", "STANDARD_SECRETS"),
-        secrets("brief-secrets", "BRIEF_SECRETS"),
-        secrets("sequenced-secrets", "SEQUENCED_SECRETS"),
-        secrets("stripe-secrets", "STRIPE_SECRETS"),
-        secrets("github-secrets", "GITHUB_SECRETS"),
-        secrets("shopify-secrets", "SHOPIFY_SECRETS"),
-        secrets("slack-secrets", "SLACK_SECRETS"),
+        secrets("kudos-secrets", "KUDOS_SECRETS", "mounts /webhooks/kudos; one or two secrets"),
+        secrets("standard-secrets", "STANDARD_SECRETS", "mounts /webhooks/standard; one or two secrets: whsec_ and base64"),
+        secrets("brief-secrets", "BRIEF_SECRETS", "not in this version"),
+        secrets("sequenced-secrets", "SEQUENCED_SECRETS", "mounts /webhooks/sequenced; one or two secrets"),
+        secrets("stripe-secrets", "STRIPE_SECRETS", "not in this version"),
+        secrets("github-secrets", "GITHUB_SECRETS", "not in this version"),
+        secrets("shopify-secrets", "SHOPIFY_SECRETS", "not in this version"),
+        secrets("slack-secrets", "SLACK_SECRETS", "not in this version"),
         Opt::new("console-token", "TOKEN", "mounts /console behind this token").env("CONSOLE_TOKEN").secret(),
         Opt::new("delivery-budget", "TIME", "from the first byte of a delivery to its answer")
             .env("DELIVERY_BUDGET")
