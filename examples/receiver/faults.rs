@@ -52,17 +52,16 @@ impl Fault {
         })
     }
 
-    /// Lets it happen. What goes wrong in the statements themselves goes unnoticed, as in a careless handler; a status
-    /// is the handler's answer.
-    pub(crate) async fn happen<DB: Faulty>(self, mut tx: Tx<DB>) -> Option<StatusCode> {
-        let done = match self {
-            Self::Status(status) => return Some(status),
+    /// Lets it happen. A status is the handler's answer; an error is one that a handler takes notice of.
+    pub(crate) async fn happen<DB: Faulty>(self, mut tx: Tx<DB>) -> sqlx::Result<Option<StatusCode>> {
+        let unnoticed = match self {
+            Self::Status(status) => return Ok(Some(status)),
             Self::Panic => panic!("a demo fault"),
             Self::Sleep(millis) => {
                 tokio::time::sleep(Duration::from_millis(millis)).await;
                 Ok(())
             }
-            Self::SqlSleep(millis) => DB::sql_sleep(&mut tx, millis).await,
+            Self::SqlSleep(millis) => return DB::sql_sleep(&mut tx, millis).await.map(|()| None),
             Self::SqlError => DB::raw(&mut tx, "SELECT nothing FROM no_such_table").await,
             Self::SqlCommit => DB::raw(&mut tx, "COMMIT").await,
             Self::SqlRollback => DB::raw(&mut tx, "ROLLBACK").await,
@@ -74,10 +73,10 @@ impl Fault {
                 Ok(())
             }
         };
-        if let Err(error) = done {
+        if let Err(error) = unnoticed {
             tracing::info!(%error, "a demo fault's statement failed");
         }
-        None
+        Ok(None)
     }
 }
 

@@ -93,7 +93,7 @@ async fn receive<DB: Faulty>(
         .as_ref()
         .and_then(|runs| fault(runs, &delivery, &data).transpose())
     {
-        if let Some(status) = fault?.happen(tx).await {
+        if let Some(status) = fault?.happen(tx).await.map_err(Refusal::Database)? {
             return Ok(match status {
                 // These have no body.
                 StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED => {
