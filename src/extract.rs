@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Request};
+use axum::extract::{DefaultBodyLimit, FromRequestParts, Request};
 use axum::response::{IntoResponse, IntoResponseParts, Response, ResponseParts};
 use http::StatusCode;
 use http::request::Parts;
@@ -79,7 +79,10 @@ impl<DB: Backend> Inbox<DB> {
         );
         state.set_mounted_on_routes();
         // The drain goes through the routes too, and knows by the mark whether it reached one.
-        let marked = router.route_layer(layer_fn(Marked));
+        let marked = router
+            .route_layer(layer_fn(Marked))
+            // The inbox has read the body and held it to the source's own limit.
+            .route_layer(DefaultBodyLimit::disable());
         worker::mount(
             &self.shared,
             &state,

@@ -1,6 +1,7 @@
 //! The inbox: a cheap handle, and its builder.
 
 use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,9 +21,10 @@ use crate::queue::{Flights, Lanes, Waiting};
 use crate::recent::Recent;
 use crate::source::Source;
 pub(crate) use crate::source::SourceState;
-use crate::store::{Backend, Sql};
+use crate::store::{Backend, Fault, Sql, close_hard};
 use crate::tracker::Tracker;
 use crate::verify::Secrets;
+use crate::watch::Watch;
 
 /// Bodies of deliveries that are not verified yet share this much memory (§2.1).
 const BODY_BUDGET: usize = 64 * 1024 * 1024;
@@ -83,23 +85,155 @@ pub(crate) struct Shared<DB: Backend> {
     pub(crate) bodies: ByteBudget,
     pub(crate) tracker: Tracker,
     pub(crate) worker: Worker,
-    incarnation: Mutex<DB::Incarnation>,
+    pub(crate) watch: Watch,
+    pub(crate) settings: DB::Settings,
+    incarnation: Mutex<Incarnation<DB>>,
+}
+
+struct Incarnation<DB: Backend> {
+    is: DB::Incarnation,
+    generation: u64,
+}
+
+/// A connection, and which incarnation of the database it was taken under. It goes back to the pool only if that has
+/// not changed meanwhile.
+pub(crate) struct Pooled<'a, DB: Backend> {
+    shared: &'a Shared<DB>,
+    conn: Option<PoolConnection<DB>>,
+    generation: u64,
+}
+
+impl<DB: Backend> Pooled<'_, DB> {
+    /// Takes the connection out, to lend it; [`Pooled::put_back`] ends that.
+    pub(crate) fn take(&mut self) -> Option<PoolConnection<DB>> {
+        self.conn.take()
+    }
+
+    pub(crate) fn put_back(&mut self, conn: Option<PoolConnection<DB>>) {
+        self.conn = conn;
+    }
+
+    /// Whether the database is still the one that this connection was taken for.
+    pub(crate) fn is_current(&self) -> bool {
+        self.shared.generation() == self.generation
+    }
+
+    /// After a statement outside a transaction: a connection that met a fault is closed, so that a pool that is pinned
+    /// to a server that is no primary any more recovers (§4.7).
+    pub(crate) fn done<T>(self, result: &Result<T, sqlx::Error>) {
+        if let Err(error) = result
+            && DB::fault(error) == Fault::Gone
+        {
+            self.close();
+        }
+    }
+
+    /// Closes it, and forgets what this process remembers: its end was not ours.
+    pub(crate) fn close(mut self) {
+        if let Some(conn) = self.conn.take() {
+            close_hard(conn);
+        }
+        self.shared.recent.clear();
+    }
+}
+
+const LENT: &str = "the connection is lent only while the handler runs";
+
+impl<DB: Backend> Deref for Pooled<'_, DB> {
+    type Target = DB::Connection;
+
+    fn deref(&self) -> &DB::Connection {
+        self.conn.as_deref().expect(LENT)
+    }
+}
+
+impl<DB: Backend> DerefMut for Pooled<'_, DB> {
+    fn deref_mut(&mut self) -> &mut DB::Connection {
+        self.conn.as_deref_mut().expect(LENT)
+    }
+}
+
+impl<DB: Backend> Drop for Pooled<'_, DB> {
+    fn drop(&mut self) {
+        let known = self
+            .shared
+            .incarnation
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if known.generation != self.generation
+            && let Some(conn) = self.conn.take()
+        {
+            close_hard(conn);
+        }
+    }
 }
 
 impl<DB: Backend> Shared<DB> {
     /// A pooled connection within half of what is left of the budget, or the answer that says why not.
-    pub(crate) async fn connection(&self, deadline: Instant) -> Result<PoolConnection<DB>, Answer> {
-        // The pool may hold connections to what is no longer the database.
-        self.incarnation_changed().await;
-        match timeout_at(patience(deadline), self.pool.acquire()).await {
+    pub(crate) async fn connection(&self, deadline: Instant) -> Result<Pooled<'_, DB>, Answer> {
+        match timeout_at(patience(deadline), self.acquire()).await {
             Ok(Ok(conn)) => Ok(conn),
-            Err(_) | Ok(Err(sqlx::Error::PoolTimedOut)) => Err(Answer::busy("the connection pool")),
+            Err(_) | Ok(Err(sqlx::Error::PoolTimedOut)) if self.watch.alive() => {
+                Err(Answer::busy("the connection pool"))
+            }
+            // A pool goes on trying to connect; the maintenance connection knows that there is nothing to connect to.
+            Err(_) => Err(Answer::unavailable("the database is not available")),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "no connection to the database");
                 self.recent.clear();
                 Err(Answer::unavailable("the database is not available"))
             }
         }
+    }
+
+    /// A pooled connection, as long as the pool lets one wait.
+    pub(crate) async fn acquire(&self) -> Result<Pooled<'_, DB>, sqlx::Error> {
+        // Looked at before the connection is taken: one that is older than this is not used for long.
+        let generation = self.generation();
+        let conn = self.pool.acquire().await?;
+        Ok(Pooled {
+            shared: self,
+            conn: Some(conn),
+            generation,
+        })
+    }
+
+    /// How often the database was another one than before.
+    fn generation(&self) -> u64 {
+        if let Some(now) = DB::cheap_incarnation(&self.pool) {
+            return self.observe(now);
+        }
+        self.incarnation
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .generation
+    }
+
+    /// Takes note of which database this is. If it is another one than before, nothing is remembered, and no idle
+    /// connection to the old one is used again.
+    pub(crate) fn observe(&self, now: DB::Incarnation) -> u64 {
+        let generation = {
+            let mut known = self
+                .incarnation
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            if known.is == now {
+                return known.generation;
+            }
+            tracing::error!(
+                from = ?known.is, to = ?now,
+                "the database is another one than before: a restore or a failover. Reconcile with your producers over \
+                 what they have delivered since the copy was taken"
+            );
+            known.is = now;
+            known.generation += 1;
+            known.generation
+        };
+        self.recent.clear();
+        while let Some(conn) = self.pool.try_acquire() {
+            close_hard(conn);
+        }
+        generation
     }
 
     /// A place among those that may hold a connection: the source's own first, so that a busy source does not sit on
@@ -120,34 +254,6 @@ impl<DB: Backend> Shared<DB> {
             .await
             .map_err(|_| ())?;
         places.map_err(|_| ())
-    }
-
-    /// Looks whether the database is another one than it was. Then nothing is remembered, and no idle connection to
-    /// the old one is used again.
-    pub(crate) async fn incarnation_changed(&self) -> bool {
-        let Ok(now) = DB::incarnation(&self.pool).await else {
-            return false;
-        };
-        {
-            let mut known = self
-                .incarnation
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            if *known == now {
-                return false;
-            }
-            tracing::error!(
-                from = ?*known, to = ?now,
-                "the database is another one than before: a restore or a failover. Reconcile with your producers \
-                 over what they have delivered since the copy was taken"
-            );
-            *known = now;
-        }
-        self.recent.clear();
-        while let Some(conn) = self.pool.try_acquire() {
-            crate::store::close_hard(conn);
-        }
-        true
     }
 
     pub(crate) fn source(&self, name: &str) -> Option<&Arc<SourceState>> {
@@ -182,8 +288,15 @@ impl<DB: Backend> Inbox<DB> {
     /// # Errors
     /// What the database or the pool said, or [`sqlx::Error::PoolTimedOut`] if it said nothing in time.
     pub async fn ping(&self, patience: Duration) -> Result<(), sqlx::Error> {
+        if !DB::CHEAP_INCARNATION {
+            // Not through the pool: one that is busy says nothing about the database.
+            return match tokio::time::timeout(patience, self.shared.watch.ping()).await {
+                Ok(true) => Ok(()),
+                _ => Err(sqlx::Error::PoolTimedOut),
+            };
+        }
         let ping = async {
-            let mut conn = self.shared.pool.acquire().await?;
+            let mut conn = self.shared.acquire().await?;
             DB::ping(&mut conn, &self.shared.sql).await
         };
         tokio::time::timeout(patience, ping)
@@ -303,13 +416,17 @@ impl<DB: Backend> InboxBuilder<DB> {
             let message = "an inbox needs a source: `.source(Source::kudos(\"crm\").secrets([…]))`";
             return Err(BuildError::new(BuildErrorKind::Name, message));
         }
-        DB::check(&self.pool).await?;
+        let settings = DB::check(&self.pool).await?;
         if self.migrate {
             DB::migrate(&self.pool, &self.prefix).await?;
         }
         let sql = DB::sql(&self.prefix);
         check_schema::<DB>(&self.pool, &sql).await?;
-        let incarnation = DB::incarnation(&self.pool).await?;
+        let incarnation = match DB::cheap_incarnation(&self.pool) {
+            Some(incarnation) => incarnation,
+            None => DB::incarnation(&mut *self.pool.acquire().await?).await?,
+        };
+        let (watch, watcher) = Watch::new();
         let shared = Arc::new(Shared {
             pool: self.pool,
             sql,
@@ -326,8 +443,16 @@ impl<DB: Backend> InboxBuilder<DB> {
             bodies: ByteBudget::new(self.body_budget),
             tracker: Tracker::default(),
             worker: Worker::default(),
-            incarnation: Mutex::new(incarnation),
+            watch,
+            settings,
+            incarnation: Mutex::new(Incarnation {
+                is: incarnation,
+                generation: 0,
+            }),
         });
+        if !DB::CHEAP_INCARNATION {
+            shared.runtime.spawn(watcher.run(Arc::downgrade(&shared)));
+        }
         Ok(Inbox { shared })
     }
 }

@@ -1,4 +1,68 @@
 //! A tower layer in front of webhook handlers: every event applied exactly once, and in order.
+//!
+//! An [`Inbox`] belongs to a database and has one or more [`Source`]s. It verifies a delivery's signature, inserts the
+//! event's id inside the transaction that the handler writes in, answers duplicates with 200, and parks an event whose
+//! predecessors have not come. `Inbox::mount` puts it on axum routes, [`Inbox::layer`] on any tower service; either way
+//! the worker that drains parked events starts by itself.
+//!
+//! ```no_run
+//! # #[cfg(all(feature = "axum", feature = "sqlite"))] mod example {
+//! use axum::{Router, http::StatusCode, routing::post};
+//! use tower_inbox::{Delivery, Inbox, Source, Tx, sqlite};
+//!
+//! async fn on_event(mut tx: Tx<sqlx::Sqlite>, event: Delivery) -> Result<StatusCode, StatusCode> {
+//!     sqlx::query("INSERT INTO seen (id) VALUES (?)")
+//!         .bind(event.event_id())
+//!         .execute(&mut *tx)
+//!         .await
+//!         .map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+//!     Ok(StatusCode::NO_CONTENT) // 2xx commits both rows; anything else rolls both back
+//! }
+//!
+//! async fn app() -> Result<Router, Box<dyn std::error::Error>> {
+//!     let pool = sqlite::connect("sqlite://app.db?mode=rwc", 10).await?;
+//!     let source = Source::kudos("crm").secrets(["newest secret", "older secret"]);
+//!     let inbox = Inbox::builder(pool).source(source).build().await?;
+//!     Ok(inbox.mount("crm", Router::new().route("/webhooks/crm", post(on_event))))
+//! }
+//! # }
+//! ```
+//!
+//! **Effects outside the transaction are at least once**: a mail or an HTTP call is made again when a delivery is tried
+//! again. The README says what else is promised and what is not.
+//!
+//! # One delivery
+//!
+//! 1. The door: method, the signature header's shape and time, the announced size; then the body, capped and timed.
+//! 2. The signature, by each active secret. Until here the database is not asked anything.
+//! 3. The envelope: event id, type, correlation id, sequence.
+//! 4. Known already? From the memory of commits that this process saw, or by one statement.
+//! 5. The queue: in this process one event and one correlation id hold at most one connection.
+//! 6. BEGIN, a savepoint, and the event's row, inserted as applied. Exactly one transaction can win.
+//! 7. With a sequence: the cursor of its correlation id is advanced by a compare-and-swap, or the event is parked.
+//! 8. The handler runs with that transaction in its hands, within what is left of the budget.
+//! 9. A 2xx: the savepoint is released, which fails if the transaction is not what it was; then COMMIT; then the answer.
+//!    Another 4xx or a 3xx: rolled back, and a dead letter in the same transaction. Anything else: rolled back.
+//! 10. Successors that are now due are applied by the worker, one transaction each.
+//!
+//! # States of an event
+//!
+//! ```text
+//!            its turn, 2xx                    its turn, 2xx
+//!  (new) ───────────────────────▶ applied ◀─────────────────── parked ◀── higher than the cursor ── (new)
+//!    │                               ▲                            │  ▲
+//!    │ 4xx, 3xx                      │ redelivered, 2xx           │  └─ failed: again after a backoff
+//!    └─────────────▶ dead ───────────┘                            │
+//!                     ▲    gap: by itself, when it is its turn    │
+//!                     └────── gap, too many failures, 4xx ────────┘
+//! ```
+//!
+//! Whose turn it is is computed from the cursor and stored nowhere, so that nothing is stranded by a crash or a race.
+//!
+//! # Features
+//!
+//! `axum` (default): `Inbox::mount` and the extractors. `sqlite` (default), `postgres`, `mysql` (MariaDB too): the back
+//! ends. `ed25519`: Standard Webhooks' `v1a` signatures.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod answer;
@@ -21,6 +85,7 @@ mod store;
 mod tracker;
 mod tx;
 pub mod verify;
+mod watch;
 
 pub use answer::INBOX_OUTCOME;
 pub use error::{BuildError, BuildErrorKind, TxError};
@@ -31,3 +96,8 @@ pub use store::Backend;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite;
 pub use tx::Tx;
+
+/// The README's code is compiled with the crate's.
+#[cfg(all(doctest, feature = "axum", feature = "sqlite"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

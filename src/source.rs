@@ -23,8 +23,9 @@ const READ_TIMEOUT: Duration = Duration::from_secs(5);
 const MARGIN: Duration = Duration::from_secs(1);
 /// The default of §7.1.
 const RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Clocks differ: added to the retention's floor (§7.1).
-const SKEW: Duration = Duration::from_secs(15 * 60);
+/// Clocks differ: added to the retention's floor (§7.1), which is rounded up to whole hours.
+const SKEW: Duration = Duration::from_secs(10 * 60);
+const HOUR: u64 = 3600;
 /// The schedule of §5.5.
 const BACKOFF: [Duration; 6] = [
     Duration::from_secs(1),
@@ -68,7 +69,7 @@ pub struct Source {
     max_attempts: u32,
     park_limit: u32,
     park_bytes: u64,
-    retention: Duration,
+    retention: Option<Duration>,
     allow_short_retention: bool,
 }
 
@@ -116,7 +117,7 @@ impl Source {
             max_attempts: MAX_ATTEMPTS,
             park_limit: PARK_LIMIT,
             park_bytes: PARK_BYTES,
-            retention: RETENTION,
+            retention: None,
             allow_short_retention: false,
         }
     }
@@ -254,10 +255,11 @@ impl Source {
         self
     }
 
-    /// How long the rows of applied events are kept, against which duplicates are known. Default: 30 days. Less than
-    /// [`Preset::retention_floor`] and a quarter of an hour for skew is refused, since the producer may still send such an event again.
+    /// How long the rows of applied events are kept, against which duplicates are known. Default: 30 days, or the
+    /// floor where that is longer. Less than
+    /// [`Preset::retention_floor`], with ten minutes for skew and rounded up to whole hours, is refused, since the producer may still send such an event again.
     pub fn retention(mut self, retention: Duration) -> Self {
-        self.retention = retention;
+        self.retention = Some(retention);
         self
     }
 
@@ -275,6 +277,7 @@ pub(crate) struct SourceState {
     secrets: Secrets,
     budget: Duration,
     recovery_window: Duration,
+    retention: Duration,
     in_flight: Semaphore,
     /// Parked and dead: what the sampler found last, and what this process has done since.
     pending: AtomicI64,
@@ -335,11 +338,13 @@ impl SourceState {
             return refuse("backoff, max_attempts and max_in_flight must not be empty or 0".into());
         }
         let floor = source.preset.retention_floor() + SKEW;
-        if source.retention < floor && !source.allow_short_retention {
+        let floor = Duration::from_secs(floor.as_secs().div_ceil(HOUR) * HOUR);
+        let retention = source.retention.unwrap_or(RETENTION.max(floor));
+        if retention < floor && !source.allow_short_retention {
             return refuse(format!(
                 "a retention of {} s is below the floor of {} s, in which this producer may send an event again: use \
                  `.retention(…)` of at least that, or say `.insecure_short_retention()`",
-                source.retention.as_secs(),
+                retention.as_secs(),
                 floor.as_secs()
             ));
         }
@@ -351,6 +356,7 @@ impl SourceState {
             recovery_window: source
                 .recovery_window
                 .unwrap_or(source.preset.recovery_window()),
+            retention,
             types: Mutex::default(),
             in_flight: Semaphore::new(in_flight.min(Semaphore::MAX_PERMITS)),
             pending: AtomicI64::new(0),
@@ -433,7 +439,7 @@ impl SourceState {
     }
 
     pub(crate) fn retention(&self) -> Duration {
-        self.source.retention
+        self.retention
     }
 
     pub(crate) fn max_attempts(&self) -> u32 {

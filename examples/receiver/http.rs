@@ -143,10 +143,11 @@ impl IntoResponse for Refusal {
             Self::Content(detail) => problem(StatusCode::UNPROCESSABLE_ENTITY, Some(&detail)),
             Self::Database(error) => {
                 tracing::warn!(%error, "the ledger could not be written");
-                problem(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    Some("the ledger could not be written"),
-                )
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                let mut response = problem(status, Some("the ledger could not be written"));
+                let seconds = HeaderValue::from_static("5");
+                response.headers_mut().insert(header::RETRY_AFTER, seconds);
+                response
             }
         }
     }

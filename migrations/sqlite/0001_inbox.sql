@@ -6,16 +6,16 @@
 CREATE TABLE tower_inbox_event (
     source         TEXT    NOT NULL,
     event_id       TEXT    NOT NULL,
-    state          INTEGER NOT NULL,            -- 1 applied, 2 parked, 3 dead
-    fingerprint    BLOB    NOT NULL,            -- of the content, 16 bytes; what it covers is the source's policy
+    state          INTEGER NOT NULL,                  -- 1 applied, 2 parked, 3 dead
+    fingerprint    BLOB    NOT NULL,                  -- of the content, 16 bytes; what it covers is the source's policy
     event_type     TEXT,
     correlation_id TEXT,
-    generation     INTEGER NOT NULL DEFAULT 0,  -- of the stream
-    sequence       INTEGER,                     -- as the producer sent it
-    slot           INTEGER,                     -- the sequence while this event holds that place, else NULL
-    yielded_to     TEXT,                        -- the event id that took the place over
+    generation     INTEGER NOT NULL DEFAULT 0,        -- of the stream
+    sequence       INTEGER,                           -- as the producer sent it
+    slot           INTEGER,                           -- the sequence while this event holds that place, else NULL
+    yielded_to     TEXT,                              -- the event id that took the place over
     received_at    INTEGER NOT NULL,
-    decided_at     INTEGER NOT NULL,            -- when `state` last changed
+    decided_at     INTEGER NOT NULL,                  -- when `state` last changed
     PRIMARY KEY (source, event_id)
 ) STRICT, WITHOUT ROWID;
 
@@ -44,17 +44,17 @@ CREATE TABLE tower_inbox_pending (
     correlation_id TEXT,
     generation     INTEGER NOT NULL DEFAULT 0,
     sequence       INTEGER,
-    reason         INTEGER,                     -- NULL: parked. Dead: 1 gap, 2 handler, 3 rejected
+    reason         INTEGER,                           -- NULL: parked. Dead: 1 gap, 2 handler, 3 rejected
     attempts       INTEGER NOT NULL DEFAULT 0,
-    not_before     INTEGER NOT NULL,            -- the next attempt of the worker, not earlier
+    not_before     INTEGER NOT NULL,                  -- the next attempt of the worker, not earlier
     parked_at      INTEGER NOT NULL,
     last_status    INTEGER,
     last_error     TEXT,
-    bytes          INTEGER NOT NULL,            -- size of headers and body
+    bytes          INTEGER NOT NULL,                  -- size of headers and body
     method         TEXT    NOT NULL,
     uri            TEXT    NOT NULL,
-    headers        BLOB    NOT NULL,            -- `name: value` lines, CRLF; credentials and signatures removed
-    body           BLOB    NOT NULL,            -- raw, as received
+    headers        BLOB    NOT NULL,                  -- `name: value` lines, CRLF; credentials and signatures removed
+    body           BLOB    NOT NULL,                  -- raw, as received
     PRIMARY KEY (source, event_id)
 ) STRICT;
 

@@ -13,7 +13,7 @@ impl<DB: Backend> Job<'_, DB> {
     pub(super) async fn enter(&self, open: &mut Open<'_, DB>) -> Result<Entered, Stop> {
         let conn = open.conn();
         if self.origin == Origin::Drained {
-            return match DB::known(conn, &self.shared.sql, self.key()).await? {
+            return match DB::lock_event(conn, &self.shared.sql, self.key()).await? {
                 Some(known) if known.is_waiting() => self.enter_known(conn, &known).await,
                 _ => Ok(Entered::Gone),
             };
@@ -35,7 +35,7 @@ impl<DB: Backend> Job<'_, DB> {
     /// The insert found the id taken, or the place. Nothing: look again.
     async fn enter_taken(&self, conn: &mut DB::Connection) -> Result<Option<Entered>, Stop> {
         let sql = &self.shared.sql;
-        if let Some(known) = DB::known(conn, sql, self.key()).await? {
+        if let Some(known) = DB::lock_event(conn, sql, self.key()).await? {
             return self.enter_known(conn, &known).await.map(Some);
         }
         let Some(place) = self.place() else {

@@ -1,17 +1,19 @@
 //! A transaction of ours, from BEGIN to COMMIT.
 
-use sqlx::pool::PoolConnection;
-use tokio::time::{Instant, timeout_at};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Stop, within};
 use crate::answer::Answer;
-use crate::inbox::Shared;
-use crate::store::{Backend, close_hard};
+use crate::inbox::{Pooled, Shared};
+use crate::store::Backend;
+use crate::tx::Lent;
 
 /// A transaction of ours. Dropped without a clean end, its connection is closed, never pooled (§4.4).
 pub(super) struct Open<'a, DB: Backend> {
     shared: &'a Shared<DB>,
-    pub(super) conn: Option<PoolConnection<DB>>,
+    conn: Option<Pooled<'a, DB>>,
     watch: Option<DB::Deadline>,
 }
 
@@ -23,26 +25,58 @@ impl<'a, DB: Backend> Open<'a, DB> {
             conn: Some(conn),
             watch: None,
         };
-        let conn = open.conn.as_mut().expect("just put there");
-        let begun = timeout_at(deadline, DB::begin(conn, deadline)).await;
+        let begun = timeout_at(deadline, DB::begin(open.conn(), &shared.settings, deadline)).await;
         open.watch = Some(begun.map_err(|_| Stop::Budget)??);
         Ok(open)
     }
 
+    fn pooled(&mut self) -> &mut Pooled<'a, DB> {
+        self.conn.as_mut().expect(HELD)
+    }
+
+    pub(super) fn conn(&mut self) -> &mut DB::Connection {
+        self.pooled()
+    }
+
+    /// Hands the transaction out.
+    pub(super) fn lend(&mut self) -> Lent<DB> {
+        Lent::new(
+            self.pooled()
+                .take()
+                .expect("a transaction is lent once at a time"),
+        )
+    }
+
+    /// Ends the lending. False if the handler kept the transaction: it is lost then.
+    pub(super) fn reclaim(&mut self, lent: &Lent<DB>) -> bool {
+        let conn = lent.reclaim();
+        let here = conn.is_some();
+        self.pooled().put_back(conn);
+        here
+    }
+
     /// RELEASE and COMMIT of what only the inbox wrote.
     pub(super) async fn commit(mut self, deadline: Instant) -> Result<(), Stop> {
-        within(deadline, async { Ok(DB::release(self.conn()).await?) }).await?;
+        within(deadline, self.release()).await?;
         self.send_commit().await?;
-        self.clean();
+        self.clean().await;
         Ok(())
+    }
+
+    /// RELEASE of our savepoint, which fails after any end but ours; and nothing of the handler's is left open.
+    pub(super) async fn release(&mut self) -> Result<(), Stop> {
+        let settings = &self.shared.settings;
+        Ok(DB::release(self.conn.as_mut().expect(HELD), settings).await?)
     }
 
     /// Nothing is cancelled once COMMIT has been sent (§4.2): no deadline from here on. The answer has its own.
     pub(super) async fn send_commit(&mut self) -> Result<(), Stop> {
-        self.disarm();
+        if let Some(watch) = &self.watch {
+            DB::disarm(watch);
+        }
         DB::commit(self.conn()).await?;
         // A file that was put back while the transaction ran took the commit with it.
-        if self.shared.incarnation_changed().await {
+        if !self.pooled().is_current() {
             return Err(Stop::Answer(Answer::unavailable(
                 "the database was replaced",
             )));
@@ -51,35 +85,48 @@ impl<'a, DB: Backend> Open<'a, DB> {
     }
 
     pub(super) async fn roll_back(mut self, deadline: Instant) -> Result<(), Stop> {
-        within(deadline, async { Ok(DB::rollback(self.conn()).await?) }).await?;
-        self.clean();
+        within(deadline, async {
+            // The handler may have left transactions of its own open inside ours. SQLite's driver counts what was
+            // dropped only when its thread comes to it, so that the count is looked at again each time.
+            for _ in 0..MOST_NESTED {
+                DB::rollback(self.conn()).await?;
+                if DB::depth(self.conn()) == 0 {
+                    return Ok(());
+                }
+            }
+            Err(Stop::Again)
+        })
+        .await?;
+        self.clean().await;
         Ok(())
     }
 
-    pub(super) fn conn(&mut self) -> &mut DB::Connection {
-        self.conn
-            .as_deref_mut()
-            .expect("the connection is lent only while the handler runs")
-    }
-
-    /// A clean end: the pool may have it back.
-    pub(super) fn clean(mut self) {
-        self.disarm();
-        drop(self.conn.take());
-    }
-
-    fn disarm(&mut self) {
+    /// A clean end: the pool may have the connection back.
+    pub(super) async fn clean(mut self) {
         if let Some(watch) = self.watch.take() {
-            DB::disarm(watch);
+            DB::disarm(&watch);
+        }
+        let settings = &self.shared.settings;
+        let restored = DB::restore(self.conn.as_mut().expect(HELD), settings);
+        if let Ok(Ok(())) = timeout(RESTORE_PATIENCE, restored).await {
+            drop(self.conn.take());
         }
     }
 }
 
+const HELD: &str = "a transaction has its connection until its end";
+/// Nested deeper than this, a transaction is given up with its connection.
+const MOST_NESTED: u32 = 64;
+/// For one statement about the session, after everything has been decided.
+const RESTORE_PATIENCE: Duration = Duration::from_secs(2);
+
 impl<DB: Backend> Drop for Open<'_, DB> {
     fn drop(&mut self) {
         if let Some(conn) = self.conn.take() {
-            close_hard(conn);
-            self.shared.recent.clear();
+            conn.close();
+            if let Some(kill) = self.watch.as_ref().and_then(DB::kill) {
+                self.shared.watch.kill(kill);
+            }
         }
     }
 }

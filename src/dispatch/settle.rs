@@ -14,7 +14,6 @@ use crate::answer::Answer;
 use crate::event::{Delivery, Origin, Outcome, Verdict};
 use crate::queue::End;
 use crate::store::{Attempt, Backend, Fault, Reason, State};
-use crate::tx::Lent;
 
 impl<DB: Backend> Job<'_, DB> {
     /// Lends the transaction to the handler and settles by what it says.
@@ -25,18 +24,13 @@ impl<DB: Backend> Job<'_, DB> {
         handler: &mut dyn Run<R>,
     ) -> Result<Settled<R>, Stop> {
         let delivery = Delivery::new(self.source.name_arc(), self.envelope.clone(), self.origin);
-        let conn = open
-            .conn
-            .take()
-            .expect("the transaction is ours until it is lent");
-        let lent = Lent::new(conn);
+        let lent = open.lend();
         let mut request = self.request.clone();
         request.extensions_mut().insert(lent.clone());
         request.extensions_mut().insert(delivery.clone());
 
         let answered = timeout_at(self.deadline, caught(|| handler.run(request))).await;
-        open.conn = lent.reclaim();
-        let kept = open.conn.is_none();
+        let kept = !open.reclaim(&lent);
         let log = |what: &str| {
             tracing::warn!(
                 source = self.source.name(),
@@ -59,7 +53,6 @@ impl<DB: Backend> Job<'_, DB> {
             }
             Ok(Ok(_)) if kept => {
                 log("the handler kept its transaction beyond its answer");
-                self.shared.recent.clear();
                 return Ok(Settled::handler_failed(LOST));
             }
             Ok(Ok(Err(error))) => {
@@ -116,7 +109,7 @@ impl<DB: Backend> Job<'_, DB> {
         from: Option<State>,
         mut response: Response<R>,
     ) -> Result<Settled<R>, Stop> {
-        let released = within(self.deadline, async { Ok(DB::release(open.conn()).await?) }).await;
+        let released = within(self.deadline, open.release()).await;
         match released {
             Ok(()) if DB::depth(open.conn()) == 1 => {}
             Err(Stop::Budget) => return Err(Stop::Budget),
@@ -134,7 +127,7 @@ impl<DB: Backend> Job<'_, DB> {
             }
         }
         match open.send_commit().await {
-            Ok(()) => open.clean(),
+            Ok(()) => open.clean().await,
             // A constraint that was deferred to the commit: the handler's own doing, and nothing was committed.
             Err(Stop::Database(error)) if DB::fault(&error) == Fault::Refused => {
                 tracing::warn!(
@@ -165,17 +158,6 @@ impl<DB: Backend> Job<'_, DB> {
             *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
         }
         let status = response.status();
-        let rejected = |response| {
-            Ok(Settled::handler(
-                End::Rejected(status),
-                Outcome::Rejected,
-                response,
-            ))
-        };
-        if !self.source.keeps_rejected() && self.origin == Origin::Live {
-            self.end_failed(open).await;
-            return rejected(response);
-        }
         let rolled_back = within(self.deadline, async {
             Ok(DB::rollback_to(open.conn()).await?)
         })
@@ -185,16 +167,37 @@ impl<DB: Backend> Job<'_, DB> {
             Err(Stop::Budget) => return Err(Stop::Budget),
             _ => return Ok(Settled::handler_failed(LOST)),
         }
-        let kept = within(self.deadline, self.keep_dead(open.conn(), from, status)).await?;
-        if !kept {
-            // Somebody else decided meanwhile: the next look answers by what it finds.
-            return Err(Stop::Again);
+        if from.is_none() && !self.source.keeps_rejected() {
+            open.roll_back(self.deadline).await?;
+            return Ok(rejected(response));
+        }
+        if !within(self.deadline, self.keep_dead(open.conn(), from, status)).await? {
+            return self.decided_meanwhile(open, response).await;
         }
         open.commit(self.deadline).await?;
         if from.is_none() {
             self.source.parked_one(self.stored.bytes());
         }
-        rejected(response)
+        Ok(rejected(response))
+    }
+
+    /// Another process took the event up when the lock on it was given back: its decision stands, and the handler is
+    /// not run again.
+    async fn decided_meanwhile<R>(
+        &self,
+        mut open: Open<'_, DB>,
+        response: Response<R>,
+    ) -> Result<Settled<R>, Stop> {
+        let found = DB::lock_event(open.conn(), &self.shared.sql, self.key());
+        let found = within(self.deadline, async { Ok(found.await?) }).await?;
+        open.roll_back(self.deadline).await?;
+        Ok(match found.map(|known| known.state) {
+            Some(State::Applied) => Settled::answer(End::Applied, Answer::duplicate()),
+            Some(State::Dead) => rejected(response),
+            _ => Settled::failed(Answer::unavailable(
+                "another delivery of this event is at work",
+            )),
+        })
     }
 
     /// False if the row is not as it was when the handler began.
@@ -234,15 +237,21 @@ impl<DB: Backend> Job<'_, DB> {
     }
 
     /// A rollback whose own failure changes nothing: the connection is then closed.
-    async fn end_failed(&self, mut open: Open<'_, DB>) {
-        if DB::depth(open.conn()) == 1 {
-            let _ = open.roll_back(self.deadline).await;
-        }
+    async fn end_failed(&self, open: Open<'_, DB>) {
+        let _ = open.roll_back(self.deadline).await;
     }
 }
 
 /// For a handler that answered although its transaction is not there any more.
 const LOST: &str = "the handler lost, ended or kept its transaction";
+
+fn rejected<R>(response: Response<R>) -> Settled<R> {
+    Settled::handler(
+        End::Rejected(response.status()),
+        Outcome::Rejected,
+        response,
+    )
+}
 
 enum Judged {
     Commit,

@@ -25,9 +25,16 @@ pub(super) fn of_type_and_data(event_type: Option<&str>, data: Option<&str>) -> 
                 json: json.as_bytes(),
                 at: 0,
             };
-            match reader.value(DEPTH) {
-                Some(digest) => hash.update([&[1], &digest[..]].concat()),
-                None => hash.update([&[2], json.as_bytes()].concat()),
+            let mut canonical = Vec::with_capacity(json.len());
+            match reader.value(&mut canonical, DEPTH) {
+                Some(()) => {
+                    hash.update([1]);
+                    hash.update(canonical);
+                }
+                None => {
+                    hash.update([2]);
+                    hash.update(json);
+                }
             }
         }
     }
@@ -39,56 +46,67 @@ fn finish(hash: Sha256) -> [u8; 16] {
     std::array::from_fn(|index| digest[index])
 }
 
-/// Hashes a JSON value bottom up. Returns `None` for what is deeper than allowed, or no JSON after all.
+/// Writes a JSON value in one spelling, each part delimited, so that different values are different bytes. Returns
+/// `None` for what is deeper than allowed, or no JSON after all.
 struct Reader<'j> {
     json: &'j [u8],
     at: usize,
 }
 
-type Digest = [u8; 32];
-
 impl Reader<'_> {
-    fn value(&mut self, depth: usize) -> Option<Digest> {
+    fn value(&mut self, out: &mut Vec<u8>, depth: usize) -> Option<()> {
         let depth = depth.checked_sub(1)?;
         match self.peek()? {
-            b'{' => self.object(depth),
-            b'[' => self.array(depth),
-            b'"' => Some(hash(b'"', &self.string()?)),
-            b't' => self.word("true"),
-            b'f' => self.word("false"),
-            b'n' => self.word("null"),
-            _ => Some(hash(b'0', &self.number()?)),
+            b'{' => self.object(out, depth),
+            b'[' => self.array(out, depth),
+            b'"' => {
+                let text = self.string()?;
+                write(out, b'"', &text);
+                Some(())
+            }
+            b't' => self.word(out, b"true"),
+            b'f' => self.word(out, b"false"),
+            b'n' => self.word(out, b"null"),
+            _ => {
+                let number = self.number()?;
+                write(out, b'0', &number);
+                Some(())
+            }
         }
     }
 
-    fn object(&mut self, depth: usize) -> Option<Digest> {
+    fn object(&mut self, out: &mut Vec<u8>, depth: usize) -> Option<()> {
         self.at += 1;
-        let mut members: Vec<(Vec<u8>, Digest)> = Vec::new();
+        let mut members: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
         while !self.closes(b'}', members.is_empty())? {
             self.peek()?;
             let name = self.string()?;
             self.expect(b':')?;
-            members.push((name, self.value(depth)?));
+            let mut value = Vec::new();
+            self.value(&mut value, depth)?;
+            members.push((name, value));
         }
         // Stable: members of one name keep their order, since readers differ in which one counts.
         members.sort_by(|a, b| a.0.cmp(&b.0));
-        let mut all = Sha256::new().chain_update(b"{");
+        out.push(b'{');
         for (name, value) in &members {
-            all.update(hash(b'"', name));
-            all.update(value);
+            write(out, b'"', name);
+            out.extend_from_slice(value);
         }
-        Some(all.finalize().into())
+        out.push(b'}');
+        Some(())
     }
 
-    fn array(&mut self, depth: usize) -> Option<Digest> {
+    fn array(&mut self, out: &mut Vec<u8>, depth: usize) -> Option<()> {
         self.at += 1;
-        let mut all = Sha256::new().chain_update(b"[");
+        out.push(b'[');
         let mut first = true;
         while !self.closes(b']', first)? {
-            all.update(self.value(depth)?);
+            self.value(out, depth)?;
             first = false;
         }
-        Some(all.finalize().into())
+        out.push(b']');
+        Some(())
     }
 
     /// Steps over the end, or over the comma before the next element.
@@ -108,18 +126,21 @@ impl Reader<'_> {
         self.expect(b'"')?;
         let mut bytes = Vec::new();
         loop {
+            let rest = self.json.get(self.at..)?;
+            let plain = rest.iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
+            bytes.extend_from_slice(&rest[..plain]);
+            self.at += plain + 1;
+            if rest[plain] == b'"' {
+                return Some(bytes);
+            }
             match self.next()? {
-                b'"' => return Some(bytes),
-                b'\\' => match self.next()? {
-                    b'b' => bytes.push(8),
-                    b'f' => bytes.push(12),
-                    b'n' => bytes.push(b'\n'),
-                    b'r' => bytes.push(b'\r'),
-                    b't' => bytes.push(b'\t'),
-                    b'u' => self.escape(&mut bytes)?,
-                    other => bytes.push(other),
-                },
-                byte => bytes.push(byte),
+                b'b' => bytes.push(8),
+                b'f' => bytes.push(12),
+                b'n' => bytes.push(b'\n'),
+                b'r' => bytes.push(b'\r'),
+                b't' => bytes.push(b'\t'),
+                b'u' => self.escape(&mut bytes)?,
+                other => bytes.push(other),
             }
         }
     }
@@ -194,11 +215,13 @@ impl Reader<'_> {
         Some([sign, &digits[leading..], b"e", scale.to_string().as_bytes()].concat())
     }
 
-    fn word(&mut self, word: &'static str) -> Option<Digest> {
-        let rest = self.json.get(self.at..)?;
-        rest.starts_with(word.as_bytes())
+    fn word(&mut self, out: &mut Vec<u8>, word: &'static [u8]) -> Option<()> {
+        self.json
+            .get(self.at..)?
+            .starts_with(word)
             .then(|| self.at += word.len())?;
-        Some(hash(b'w', word.as_bytes()))
+        out.push(word[0]);
+        Some(())
     }
 
     /// The next byte that is no blank, without stepping over it.
@@ -220,12 +243,11 @@ impl Reader<'_> {
     }
 }
 
-fn hash(kind: u8, bytes: &[u8]) -> Digest {
-    Sha256::new()
-        .chain_update([kind])
-        .chain_update(bytes)
-        .finalize()
-        .into()
+/// The length comes first, so that no text runs into what follows it.
+fn write(out: &mut Vec<u8>, kind: u8, bytes: &[u8]) {
+    out.push(kind);
+    out.extend_from_slice(&(bytes.len() as u64).to_be_bytes());
+    out.extend_from_slice(bytes);
 }
 
 #[cfg(test)]

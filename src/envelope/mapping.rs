@@ -83,13 +83,13 @@ impl fmt::Display for Place {
 
 /// Where one part of an envelope comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct Lookup {
     pub(super) place: Place,
     pub(super) form: IdForm,
     pub(super) agrees: Option<HeaderName>,
 }
 
-impl Source {
+impl Lookup {
     /// In another form than byte for byte.
     #[must_use]
     pub fn in_form(mut self, form: IdForm) -> Self {
@@ -108,7 +108,7 @@ impl Source {
     }
 }
 
-impl From<Place> for Source {
+impl From<Place> for Lookup {
     fn from(place: Place) -> Self {
         Self {
             place,
@@ -165,11 +165,11 @@ pub enum Handshake {
 /// Where a producer writes the parts of an envelope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    pub(super) event_id: Source,
-    pub(super) event_type: Option<Source>,
-    pub(super) correlation_id: Option<Source>,
-    pub(super) sequence: Option<Source>,
-    pub(super) version: Option<Source>,
+    pub(super) event_id: Lookup,
+    pub(super) event_type: Option<Lookup>,
+    pub(super) correlation_id: Option<Lookup>,
+    pub(super) sequence: Option<Lookup>,
+    pub(super) version: Option<Lookup>,
     pub(super) first_sequence: i64,
     pub(super) order_required: bool,
     pub(super) attempt: Option<HeaderName>,
@@ -182,7 +182,7 @@ pub struct Mapping {
 
 impl Mapping {
     /// A mapping of the event id and nothing else. Other content of a known event is noted, by the raw body.
-    pub fn new(event_id: impl Into<Source>) -> Self {
+    pub fn new(event_id: impl Into<Lookup>) -> Self {
         Self {
             event_id: event_id.into(),
             event_type: None,
@@ -202,28 +202,28 @@ impl Mapping {
 
     /// Where the event type is. Default: events have none.
     #[must_use]
-    pub fn with_event_type(mut self, source: impl Into<Source>) -> Self {
+    pub fn with_event_type(mut self, source: impl Into<Lookup>) -> Self {
         self.event_type = Some(source.into());
         self
     }
 
     /// Where the correlation id is. Default: events have none.
     #[must_use]
-    pub fn with_correlation_id(mut self, source: impl Into<Source>) -> Self {
+    pub fn with_correlation_id(mut self, source: impl Into<Lookup>) -> Self {
         self.correlation_id = Some(source.into());
         self
     }
 
     /// Where the sequence is. Default: events have none, and no order.
     #[must_use]
-    pub fn with_sequence(mut self, source: impl Into<Source>) -> Self {
+    pub fn with_sequence(mut self, source: impl Into<Lookup>) -> Self {
         self.sequence = Some(source.into());
         self
     }
 
     /// Where the version is, for newer-than order: an integer, or an RFC 3339 time. Default: events have none.
     #[must_use]
-    pub fn with_version(mut self, source: impl Into<Source>) -> Self {
+    pub fn with_version(mut self, source: impl Into<Lookup>) -> Self {
         self.version = Some(source.into());
         self
     }

@@ -7,6 +7,7 @@
 
 mod canonical;
 mod error;
+mod handshake;
 mod mapping;
 mod read;
 mod text;
@@ -14,7 +15,7 @@ mod text;
 use bytes::Bytes;
 
 pub use self::error::{EnvelopeError, Field};
-pub use self::mapping::{Compared, ContentPolicy, Handshake, Mapping, Place, Source};
+pub use self::mapping::{Compared, ContentPolicy, Handshake, Lookup, Mapping, Place};
 pub use self::text::{CorrelationId, EventId, EventType, InvalidText, MAX_BYTES, Sequence};
 
 use crate::clock::Timestamp;
@@ -92,5 +93,7 @@ pub struct HandshakeReply {
 /// the source's secret.
 pub type Fingerprint = [u8; 16];
 
+#[cfg(test)]
+mod preset_tests;
 #[cfg(test)]
 mod tests;

@@ -2,18 +2,17 @@
 
 use std::borrow::Cow;
 
-use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
 use super::canonical;
 use super::error::{EnvelopeError, Field};
-use super::mapping::{Compared, Handshake, Mapping, Place, Source};
+use super::mapping::{Compared, Handshake, Lookup, Mapping, Place};
 use super::text::{CorrelationId, EventId, EventType, InvalidText, Sequence};
-use super::{Envelope, HandshakeReply, Reading};
+use super::{Envelope, Reading};
 use crate::verify::json::{self, JsonError, Members};
-use crate::verify::{Algorithm, Verified, time};
+use crate::verify::{Verified, time};
 
 impl Mapping {
     /// Reads the envelope of a verified delivery, or the handshake that it is.
@@ -103,7 +102,7 @@ impl Mapping {
     }
 
     fn check_order(&self, envelope: &Envelope) -> Result<(), EnvelopeError> {
-        let place = |source: &Option<Source>| {
+        let place = |source: &Option<Lookup>| {
             source.as_ref().map_or_else(
                 || "not mapped".to_owned(),
                 |source| source.place.to_string(),
@@ -174,7 +173,7 @@ impl Mapping {
 /// The member that carries the payload where type and payload are compared.
 const DATA: &str = "data";
 
-struct Request<'r, 'n> {
+pub(super) struct Request<'r, 'n> {
     headers: &'r HeaderMap,
     body: &'r [u8],
     members: Result<Members<'r, 'n>, JsonError>,
@@ -182,7 +181,7 @@ struct Request<'r, 'n> {
 
 impl<'r> Request<'r, '_> {
     /// The text of one part; `None` if it is not there.
-    fn source(&self, field: Field, source: &Source) -> Result<Option<Cow<'r, str>>, EnvelopeError> {
+    fn source(&self, field: Field, source: &Lookup) -> Result<Option<Cow<'r, str>>, EnvelopeError> {
         let text = self
             .text(field, &source.place)?
             .map(|text| normal(field, source, text))
@@ -199,7 +198,11 @@ impl<'r> Request<'r, '_> {
         Ok(text)
     }
 
-    fn text(&self, field: Field, place: &Place) -> Result<Option<Cow<'r, str>>, EnvelopeError> {
+    pub(super) fn text(
+        &self,
+        field: Field,
+        place: &Place,
+    ) -> Result<Option<Cow<'r, str>>, EnvelopeError> {
         match place {
             Place::Header(name) => Ok(self.header(field, name)?.map(Cow::Borrowed)),
             Place::Json(_) => {
@@ -244,7 +247,11 @@ impl<'r> Request<'r, '_> {
     }
 
     /// The JSON value at a path. `null` is as good as not there, and so is a body that is no JSON object.
-    fn value(&self, field: Field, place: &Place) -> Result<Option<&'r RawValue>, EnvelopeError> {
+    pub(super) fn value(
+        &self,
+        field: Field,
+        place: &Place,
+    ) -> Result<Option<&'r RawValue>, EnvelopeError> {
         let (Place::Json(path) | Place::JsonInteger(path), Ok(members)) = (place, &self.members)
         else {
             return Ok(None);
@@ -281,7 +288,7 @@ impl<'r> Request<'r, '_> {
         }
     }
 
-    fn sequence(&self, source: &Source) -> Result<Option<Sequence>, EnvelopeError> {
+    fn sequence(&self, source: &Lookup) -> Result<Option<Sequence>, EnvelopeError> {
         let (field, place) = (Field::Sequence, &source.place);
         let parse = |place: &dyn ToString, digits: &str| {
             let reason = "is no integer from 0 to 9223372036854775806 in plain decimal digits";
@@ -312,7 +319,7 @@ impl<'r> Request<'r, '_> {
         Ok(sequence)
     }
 
-    fn version(&self, source: &Source) -> Result<Option<i64>, EnvelopeError> {
+    fn version(&self, source: &Lookup) -> Result<Option<i64>, EnvelopeError> {
         let number = self
             .value(Field::Version, &source.place)?
             .filter(|value| is_integer(value.get()));
@@ -328,59 +335,11 @@ impl<'r> Request<'r, '_> {
             .map(Some)
             .ok_or_else(|| EnvelopeError::new(Field::Version, &source.place, reason))
     }
-
-    fn handshake(
-        &self,
-        how: Handshake,
-        verified: &Verified,
-    ) -> Result<Option<HandshakeReply>, EnvelopeError> {
-        let (kind, name, token) = match how {
-            Handshake::SlackChallenge => ("type", "url_verification", "challenge"),
-            Handshake::ZoomValidation => ("event", "endpoint.url_validation", "payload.plainToken"),
-        };
-        let field = Field::Handshake;
-        // A kind that is no text is some event's own member.
-        let kind = self.value(field, &Place::json(kind))?.and_then(json::text);
-        if kind.as_deref() != Some(name) {
-            return Ok(None);
-        }
-        let place = Place::json(token);
-        let token = self
-            .text(field, &place)?
-            .ok_or_else(|| EnvelopeError::new(field, &place, "is missing"))?;
-        // Sent back, and for Zoom signed: only what a token looks like, so that nothing else can be had signed.
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~+/=".contains(&byte);
-        if token.is_empty() || token.len() > 255 || !token.bytes().all(plain) {
-            return Err(EnvelopeError::new(
-                field,
-                &place,
-                "is no token of at most 255 letters and digits",
-            ));
-        }
-        Ok(Some(match how {
-            Handshake::SlackChallenge => HandshakeReply {
-                content_type: "text/plain; charset=utf-8",
-                body: Bytes::from(token.into_owned().into_bytes()),
-            },
-            Handshake::ZoomValidation => {
-                let mac = hex::encode(
-                    verified
-                        .secret()
-                        .mac(Algorithm::HmacSha256, &[token.as_bytes()]),
-                );
-                let body = format!(r#"{{"plainToken":"{token}","encryptedToken":"{mac}"}}"#);
-                HandshakeReply {
-                    content_type: "application/json",
-                    body: Bytes::from(body),
-                }
-            }
-        }))
-    }
 }
 
 fn normal<'r>(
     field: Field,
-    source: &Source,
+    source: &Lookup,
     text: Cow<'r, str>,
 ) -> Result<Cow<'r, str>, EnvelopeError> {
     use crate::verify::IdForm;
@@ -394,7 +353,7 @@ fn normal<'r>(
 
 fn identifier<T>(
     field: Field,
-    source: &Source,
+    source: &Lookup,
     text: &str,
     new: impl Fn(String) -> Result<T, InvalidText>,
 ) -> Result<T, EnvelopeError> {
@@ -402,7 +361,7 @@ fn identifier<T>(
         .map_err(|invalid| EnvelopeError::new(field, &source.place, invalid.to_string()))
 }
 
-fn disagrees(field: Field, source: &Source, header: &HeaderName) -> EnvelopeError {
+fn disagrees(field: Field, source: &Lookup, header: &HeaderName) -> EnvelopeError {
     EnvelopeError::new(
         field,
         &source.place,

@@ -9,7 +9,7 @@ use crate::verify::{IdForm, RequestView, Secret, Secrets, Signer, Tolerance};
 const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 const UUID: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
 
-fn read_by(
+pub(super) fn read_by(
     preset: &Preset,
     mapping: &Mapping,
     more: &[(&str, &str)],
@@ -39,7 +39,7 @@ fn read_by(
     mapping.read(&verified, &headers, body)
 }
 
-fn read(preset: &Preset, more: &[(&str, &str)], body: &str) -> Result<Envelope, String> {
+pub(super) fn read(preset: &Preset, more: &[(&str, &str)], body: &str) -> Result<Envelope, String> {
     match read_by(preset, &preset.mapping(), more, body.as_bytes()) {
         Ok(Reading::Event(envelope)) => Ok(envelope),
         Ok(other) => panic!("{other:?}"),
@@ -47,7 +47,7 @@ fn read(preset: &Preset, more: &[(&str, &str)], body: &str) -> Result<Envelope, 
     }
 }
 
-fn refused(preset: &Preset, more: &[(&str, &str)], body: &str) -> String {
+pub(super) fn refused(preset: &Preset, more: &[(&str, &str)], body: &str) -> String {
     read(preset, more, body).expect_err(body)
 }
 
@@ -397,7 +397,7 @@ fn random_bodies() {
 
 #[test]
 fn forms_other_than_verbatim_are_checked() {
-    let mapping = Mapping::new(Source::from(Place::json("id")).in_form(IdForm::Uuid));
+    let mapping = Mapping::new(Lookup::from(Place::json("id")).in_form(IdForm::Uuid));
     let read = |id: &str| {
         read_by(
             &Preset::KUDOS,

@@ -107,31 +107,35 @@ pub(crate) async fn read<'a, B: Body>(
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
 
     use http_body::Frame;
-    use http_body_util::{Full, StreamBody};
+    use http_body_util::Full;
 
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn chunks(chunks: &'static [&'static [u8]]) -> impl Body<Data = Bytes, Error = Infallible> {
-        let mut left = chunks.iter();
-        StreamBody::new(Frames(move || {
-            left.next().map(|chunk| Bytes::from_static(chunk))
-        }))
+    fn chunks(chunks: &'static [&'static [u8]]) -> Chunks {
+        Chunks(chunks)
     }
 
-    struct Frames<F>(F);
+    struct Chunks(&'static [&'static [u8]]);
 
-    impl<F: FnMut() -> Option<Bytes> + Unpin> futures_core::Stream for Frames<F> {
-        type Item = Result<Frame<Bytes>, Infallible>;
+    impl Body for Chunks {
+        type Data = Bytes;
+        type Error = Infallible;
 
-        fn poll_next(
-            mut self: std::pin::Pin<&mut Self>,
-            _: &mut std::task::Context<'_>,
-        ) -> std::task::Poll<Option<Self::Item>> {
-            std::task::Poll::Ready((self.0)().map(|data| Ok(Frame::data(data))))
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            let Some((first, rest)) = self.0.split_first() else {
+                return Poll::Ready(None);
+            };
+            self.0 = rest;
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(first)))))
         }
     }
 
@@ -183,8 +187,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_that_never_ends_is_given_up() {
         let budget = ByteBudget::new(8);
-        let never = http_body_util::combinators::BoxBody::<Bytes, Infallible>::new(Never);
-        assert_eq!(outcome(never, 100, &budget).await, Err(BodyError::TooSlow));
+        assert_eq!(outcome(Never, 100, &budget).await, Err(BodyError::TooSlow));
     }
 
     struct Never;
@@ -194,10 +197,10 @@ mod tests {
         type Error = Infallible;
 
         fn poll_frame(
-            self: std::pin::Pin<&mut Self>,
-            _: &mut std::task::Context<'_>,
-        ) -> std::task::Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-            std::task::Poll::Pending
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            Poll::Pending
         }
     }
 }

@@ -228,6 +228,7 @@ impl<DB: Backend> Live<'_, DB> {
         let audited = async {
             let mut conn = self.shared.connection(self.deadline).await?;
             let written = DB::audit(&mut conn, &self.shared.sql, &entry).await;
+            conn.done(&written);
             written.map_err(|error| self.database_failed(&error))
         };
         let audited = timeout_at(self.deadline, audited).await;
@@ -291,7 +292,7 @@ impl<DB: Backend> Live<'_, DB> {
     async fn look<R>(&self) -> Result<Option<Settled<R>>, Answer> {
         let mut conn = self.shared.connection(self.deadline).await?;
         let known = DB::known(&mut conn, &self.shared.sql, self.key()).await;
-        drop(conn);
+        conn.done(&known);
         let Some(known) = known.map_err(|error| self.database_failed(&error))? else {
             return Ok(None);
         };

@@ -1,6 +1,6 @@
 //! What has to be done from time to time: gaps that nobody fills any more, rows that may be forgotten, counts.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ const BREATH: Duration = Duration::from_millis(50);
 pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
     let mut next: HashMap<(&'static str, Arc<str>), Instant> = HashMap::new();
     let mut next_sample = Instant::now();
+    let mut reported = HashSet::new();
     loop {
         let soonest = {
             let Some(shared) = shared.upgrade() else {
@@ -32,7 +33,7 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
                 return;
             }
             if Instant::now() >= next_sample {
-                sample(&shared).await;
+                sample(&shared, &mut reported).await;
                 next_sample = Instant::now() + SAMPLE_EVERY;
             }
             for source in shared.sources.values() {
@@ -73,7 +74,7 @@ async fn expire<DB: Backend>(
     let now = shared.clock.now();
     let mut after = String::new();
     loop {
-        let mut conn = shared.pool.acquire().await?;
+        let mut conn = shared.acquire().await?;
         let before = now.minus(source.recovery_window());
         let page =
             DB::expired(&mut conn, &shared.sql, source.name(), before, &after, BATCH).await?;
@@ -132,7 +133,7 @@ async fn purge<DB: Backend>(
                 Some(writer) => writer.acquire().await.ok(),
                 None => None,
             };
-            let mut conn = shared.pool.acquire().await?;
+            let mut conn = shared.acquire().await?;
             DB::purge(&mut conn, &shared.sql, source.name(), before, BATCH).await?
         };
         removed += batch;
@@ -154,9 +155,9 @@ async fn purge<DB: Backend>(
 }
 
 /// How much is parked and dead: for the metrics, and for the bounds on parking.
-async fn sample<DB: Backend>(shared: &Arc<Shared<DB>>) {
+async fn sample<DB: Backend>(shared: &Arc<Shared<DB>>, reported: &mut HashSet<String>) {
     let counts = async {
-        let mut conn = shared.pool.acquire().await?;
+        let mut conn = shared.acquire().await?;
         DB::pending_counts(&mut conn, &shared.sql).await
     };
     let counts = match counts.await {
@@ -166,6 +167,15 @@ async fn sample<DB: Backend>(shared: &Arc<Shared<DB>>) {
             return;
         }
     };
+    for count in &counts {
+        if shared.worker.target(&count.source).is_none() && reported.insert(count.source.clone()) {
+            tracing::warn!(
+                source = count.source,
+                events = count.events,
+                "events are stored for a source that this process does not mount: another one must"
+            );
+        }
+    }
     for source in shared.sources.values() {
         let (mut events, mut bytes, mut parked) = (0, 0, 0);
         let mut dead = HashMap::from([

@@ -193,7 +193,7 @@ impl Rounds {
         let mut found = false;
         loop {
             let page = async {
-                let mut conn = shared.pool.acquire().await?;
+                let mut conn = shared.acquire().await?;
                 let after = Stream {
                     source: &after.0,
                     correlation_id: &after.1,

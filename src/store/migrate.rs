@@ -13,6 +13,17 @@ pub(crate) struct Version {
     pub(crate) sql: &'static str,
 }
 
+/// How processes that migrate at the same time are kept apart.
+#[derive(Clone, Copy)]
+pub(crate) enum Locking {
+    /// Each version is one transaction with its row: one of them fails, and looks again.
+    #[allow(dead_code, reason = "not by every set of features")]
+    None,
+    /// By a lock of the session.
+    #[allow(dead_code, reason = "not by every set of features")]
+    Session,
+}
+
 /// Applies what is missing.
 ///
 /// The tables are tracked in `<prefix>migrations`, a table of our own: sharing `_sqlx_migrations` with the user's
@@ -22,6 +33,7 @@ pub(crate) async fn run<DB>(
     pool: &Pool<DB>,
     prefix: &str,
     versions: &[Version],
+    locking: Locking,
 ) -> Result<(), MigrateError>
 where
     DB: Database,
@@ -43,6 +55,7 @@ where
             .collect(),
     );
     migrator.set_ignore_missing(true);
+    migrator.set_locking(matches!(locking, Locking::Session));
     migrator.dangerous_set_table_name(format!("{prefix}migrations"));
 
     let mut attempt = 1;

@@ -7,6 +7,10 @@
 //! [`Backend`] is sealed and its methods are no API: they change without notice.
 
 mod migrate;
+#[cfg(feature = "mysql")]
+mod mysql;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod queries;
 mod sql;
 #[cfg(feature = "sqlite")]
@@ -53,39 +57,67 @@ pub trait Backend: Database + sealed::Sealed {
     /// One transaction at a time may write: deliveries queue in memory, in front of the pool.
     #[doc(hidden)]
     const SINGLE_WRITER: bool;
+    /// The incarnation can be had without a statement, and is looked at whenever a connection is taken. Otherwise a
+    /// maintenance connection watches it.
+    #[doc(hidden)]
+    const CHEAP_INCARNATION: bool;
     /// Which database this is, as far as a restore or a failover would change it.
     #[doc(hidden)]
     type Incarnation: Clone + PartialEq + std::fmt::Debug + Send + Sync + 'static;
-    /// Keeps statements of one transaction inside the budget; disarmed before COMMIT.
+    /// What the start-up check found out, and every transaction needs to know.
     #[doc(hidden)]
-    type Deadline: Send + 'static;
+    type Settings: Send + Sync + 'static;
+    /// What keeps one transaction inside its budget.
+    #[doc(hidden)]
+    type Deadline: Send + Sync + 'static;
 
     #[doc(hidden)]
     fn sql(prefix: &str) -> Sql;
+    /// Refuses settings that cannot keep the contract, and warns about those that weaken it (§4.1a).
     #[doc(hidden)]
-    fn check(pool: &Pool<Self>)
-    -> impl Future<Output = std::result::Result<(), BuildError>> + Send;
+    fn check(
+        pool: &Pool<Self>,
+    ) -> impl Future<Output = std::result::Result<Self::Settings, BuildError>> + Send;
     #[doc(hidden)]
     fn migrate(
         pool: &Pool<Self>,
         prefix: &str,
     ) -> impl Future<Output = std::result::Result<(), sqlx::migrate::MigrateError>> + Send;
+    /// From the pool's options alone; only with [`Self::CHEAP_INCARNATION`].
     #[doc(hidden)]
-    fn incarnation(pool: &Pool<Self>) -> impl Future<Output = Result<Self::Incarnation>> + Send;
+    fn cheap_incarnation(pool: &Pool<Self>) -> Option<Self::Incarnation>;
+    #[doc(hidden)]
+    fn incarnation(
+        conn: &mut Self::Connection,
+    ) -> impl Future<Output = Result<Self::Incarnation>> + Send;
     #[doc(hidden)]
     fn fault(error: &sqlx::Error) -> Fault;
 
     /// BEGIN and our savepoint, with the server told when to give up.
     #[doc(hidden)]
     fn begin(
-        conn: &mut PoolConnection<Self>,
+        conn: &mut Self::Connection,
+        settings: &Self::Settings,
         deadline: Instant,
     ) -> impl Future<Output = Result<Self::Deadline>> + Send;
+    /// RELEASE of our savepoint: fails after any abnormal end (§4.4). The COMMIT after it is not timed any more.
     #[doc(hidden)]
-    fn disarm(deadline: Self::Deadline);
-    /// RELEASE of our savepoint: fails after any abnormal end (§4.4).
+    fn release(
+        conn: &mut Self::Connection,
+        settings: &Self::Settings,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// After a clean end: makes the session what it was, for whoever gets the connection next.
     #[doc(hidden)]
-    fn release(conn: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send;
+    fn restore(
+        conn: &mut Self::Connection,
+        settings: &Self::Settings,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// What the maintenance connection says to end a transaction whose connection was closed hard.
+    #[doc(hidden)]
+    fn kill(deadline: &Self::Deadline) -> Option<SqlStr>;
+    /// From now on nothing is interrupted.
+    #[doc(hidden)]
+    fn disarm(deadline: &Self::Deadline);
     /// ROLLBACK TO our savepoint.
     #[doc(hidden)]
     fn rollback_to(conn: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send;
@@ -105,6 +137,13 @@ pub trait Backend: Database + sealed::Sealed {
 
     #[doc(hidden)]
     fn known(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+    ) -> impl Future<Output = Result<Option<Known>>> + Send;
+    /// What is known, with the event's row locked: for the transaction.
+    #[doc(hidden)]
+    fn lock_event(
         conn: &mut Self::Connection,
         sql: &Sql,
         key: Key<'_>,
@@ -228,6 +267,12 @@ pub trait Backend: Database + sealed::Sealed {
         before: Timestamp,
         limit: i64,
     ) -> impl Future<Output = Result<u64>> + Send;
+    /// One plain statement.
+    #[doc(hidden)]
+    fn run(
+        conn: &mut Self::Connection,
+        statement: SqlStr,
+    ) -> impl Future<Output = Result<()>> + Send;
     /// The cheapest statement that needs the database: for health checks.
     #[doc(hidden)]
     fn ping(conn: &mut Self::Connection, sql: &Sql) -> impl Future<Output = Result<()>> + Send;

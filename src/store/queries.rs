@@ -3,9 +3,24 @@
 //! Code generic over `Database` needs half a dozen where-clauses a function; a macro that each back end
 //! instantiates with its own types needs none, and the compiler checks every instance.
 
+use sqlx::Row;
+
 /// The methods of [`Backend`](super::Backend) that only run a statement.
 macro_rules! statements_of_backend {
     () => {
+        async fn run(conn: &mut Self::Connection, statement: SqlStr) -> Result<()> {
+            sqlx::raw_sql(statement).execute(conn).await?;
+            Ok(())
+        }
+
+        async fn rollback_to(conn: &mut Self::Connection) -> Result<()> {
+            Self::run(
+                conn,
+                SqlStr::from_static("ROLLBACK TO SAVEPOINT tower_inbox"),
+            )
+            .await
+        }
+
         async fn known(
             conn: &mut Self::Connection,
             sql: &Sql,
@@ -19,14 +34,46 @@ macro_rules! statements_of_backend {
             row.map(|row| {
                 Ok(Known {
                     state: State::from_column(row.try_get(0)?)?,
-                    reason: Reason::from_column(row.try_get(1)?)?,
-                    fingerprint: row.try_get(2)?,
-                    correlation_id: row.try_get(3)?,
-                    sequence: row.try_get(4)?,
+                    fingerprint: row.try_get(1)?,
+                    correlation_id: text(&row, 2)?,
+                    sequence: row.try_get(3)?,
+                    reason: Reason::from_column(row.try_get(4)?)?,
                     next_sequence: row.try_get(5)?,
                 })
             })
             .transpose()
+        }
+
+        async fn lock_event(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+        ) -> Result<Option<Known>> {
+            let row = sqlx::query(sql.lock_event.clone())
+                .bind(key.source)
+                .bind(key.event_id)
+                .fetch_optional(&mut *conn)
+                .await?;
+            let Some(row) = row else { return Ok(None) };
+            let mut known = Known {
+                state: State::from_column(row.try_get(0)?)?,
+                fingerprint: row.try_get(1)?,
+                correlation_id: text(&row, 2)?,
+                sequence: row.try_get(3)?,
+                reason: None,
+                next_sequence: None,
+            };
+            if known.state == State::Dead {
+                let row = sqlx::query(sql.pending_reason.clone())
+                    .bind(key.source)
+                    .bind(key.event_id)
+                    .fetch_optional(conn)
+                    .await?;
+                if let Some(row) = row {
+                    known.reason = Reason::from_column(row.try_get(0)?)?;
+                }
+            }
+            Ok(Some(known))
         }
 
         async fn insert_event(
@@ -83,7 +130,7 @@ macro_rules! statements_of_backend {
                 .await?;
             row.map(|row| {
                 Ok(Holder {
-                    event_id: row.try_get(0)?,
+                    event_id: required(text(&row, 0)?)?,
                     state: State::from_column(row.try_get(1)?)?,
                 })
             })
@@ -238,7 +285,7 @@ macro_rules! statements_of_backend {
                 .fetch_all(conn)
                 .await?;
             rows.iter()
-                .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
+                .map(|row| Ok((required(text(row, 0)?)?, required(text(row, 1)?)?)))
                 .collect()
         }
 
@@ -254,8 +301,8 @@ macro_rules! statements_of_backend {
                 .await?;
             row.map(|row| {
                 Ok(Pending {
-                    event_id: row.try_get(0)?,
-                    event_type: row.try_get(1)?,
+                    event_id: required(text(&row, 0)?)?,
+                    event_type: text(&row, 1)?,
                     fingerprint: row.try_get(2)?,
                     sequence: row.try_get(3)?,
                     reason: Reason::from_column(row.try_get(4)?)?,
@@ -263,8 +310,8 @@ macro_rules! statements_of_backend {
                     not_before: Timestamp::from_micros(row.try_get(6)?),
                     parked_at: Timestamp::from_micros(row.try_get(7)?),
                     request: StoredRequest {
-                        method: row.try_get(8)?,
-                        uri: row.try_get(9)?,
+                        method: required(text(&row, 8)?)?,
+                        uri: required(text(&row, 9)?)?,
                         headers: row.try_get::<Vec<u8>, _>(10)?.into(),
                         body: row.try_get::<Vec<u8>, _>(11)?.into(),
                     },
@@ -291,7 +338,7 @@ macro_rules! statements_of_backend {
             rows.iter()
                 .map(|row| {
                     Ok(Expired {
-                        event_id: row.try_get(0)?,
+                        event_id: required(text(row, 0)?)?,
                         correlation_id: row.try_get(1)?,
                         sequence: row.try_get(2)?,
                     })
@@ -309,7 +356,7 @@ macro_rules! statements_of_backend {
             rows.iter()
                 .map(|row| {
                     Ok(PendingCount {
-                        source: row.try_get(0)?,
+                        source: required(text(row, 0)?)?,
                         reason: Reason::from_column(row.try_get(1)?)?,
                         events: row.try_get(2)?,
                         bytes: row.try_get(3)?,
@@ -344,6 +391,22 @@ macro_rules! statements_of_backend {
 }
 
 pub(crate) use statements_of_backend;
+
+/// A text column. Not checked against the column's type: MySQL keeps identifiers as VARBINARY, so that they compare byte
+/// for byte, and its driver would hand those out as bytes only.
+pub(crate) fn text<R>(row: &R, index: usize) -> super::Result<Option<String>>
+where
+    R: Row,
+    usize: sqlx::ColumnIndex<R>,
+    for<'r> Option<String>: sqlx::Decode<'r, R::Database>,
+{
+    row.try_get_unchecked(index)
+}
+
+/// A column that is NOT NULL by the schema.
+pub(crate) fn required<T>(value: Option<T>) -> super::Result<T> {
+    value.ok_or_else(|| sqlx::Error::Decode("a NULL where the schema allows none".into()))
+}
 
 /// Whether an INSERT put its row in. A taken key is not an error: it is the answer.
 pub(crate) fn inserted(done: super::Result<u64>) -> super::Result<bool> {

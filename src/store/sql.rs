@@ -11,6 +11,8 @@ pub(crate) struct Dialect {
     pub(crate) numbered: bool,
     /// Skips a row whose key is taken. Empty where an INSERT reports the violation instead.
     pub(crate) on_conflict: &'static str,
+    /// The name that CAST knows a 64-bit integer by.
+    pub(crate) bigint: &'static str,
     /// Locks the rows of a SELECT. Empty where a transaction holds the whole database.
     pub(crate) for_update: &'static str,
 }
@@ -30,17 +32,25 @@ macro_rules! statements {
 }
 
 statements! {
-    known = "SELECT e.state, p.reason, e.fingerprint, e.correlation_id, e.sequence, c.next_sequence
+    // Outside any transaction: all that is known, in one statement.
+    known = "SELECT CAST(e.state AS {bigint}), e.fingerprint, e.correlation_id, e.sequence,
+            CAST(p.reason AS {bigint}), c.next_sequence
         FROM {p}event e
         LEFT JOIN {p}pending p ON p.source = e.source AND p.event_id = e.event_id
         LEFT JOIN {p}cursor c ON c.source = e.source AND c.correlation_id = e.correlation_id
         WHERE e.source = ? AND e.event_id = ?";
+    // Inside one: the event's row is locked first. A plain SELECT here would fix MySQL's snapshot before the cursor is
+    // locked, and the handler would read its predecessor's old values (§4.7).
+    lock_event = "SELECT CAST(state AS {bigint}), fingerprint, correlation_id, sequence FROM {p}event
+        WHERE source = ? AND event_id = ?{for_update}";
+    pending_reason = "SELECT CAST(reason AS {bigint}) FROM {p}pending
+        WHERE source = ? AND event_id = ?{for_update}";
     insert_event = "INSERT INTO {p}event
         (source, event_id, state, fingerprint, event_type, correlation_id, sequence, slot, received_at, decided_at)
         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?){on_conflict}";
     swap_state = "UPDATE {p}event SET state = ?, decided_at = ?
         WHERE source = ? AND event_id = ? AND state = ?";
-    slot_holder = "SELECT event_id, state FROM {p}event
+    slot_holder = "SELECT event_id, CAST(state AS {bigint}) FROM {p}event
         WHERE source = ? AND correlation_id = ? AND generation = 0 AND slot = ?{for_update}";
     yield_slot = "UPDATE {p}event SET slot = NULL, yielded_to = ?
         WHERE source = ? AND event_id = ? AND state = 3";
@@ -67,7 +77,8 @@ statements! {
         WHERE (p.reason IS NULL OR p.reason = 1) AND p.not_before <= ?
             AND (p.source > ? OR (p.source = ? AND p.correlation_id > ?))
         ORDER BY p.source, p.correlation_id LIMIT ?";
-    due_head = "SELECT p.event_id, e.event_type, e.fingerprint, p.sequence, p.reason, p.attempts, p.not_before,
+    due_head = "SELECT p.event_id, e.event_type, e.fingerprint, p.sequence, CAST(p.reason AS {bigint}),
+            CAST(p.attempts AS {bigint}), p.not_before,
             p.parked_at, p.method, p.uri, p.headers, p.body
         FROM {p}cursor c
         JOIN {p}pending p ON p.source = c.source AND p.correlation_id = c.correlation_id
@@ -80,7 +91,7 @@ statements! {
         WHERE p.source = ? AND p.event_id > ? AND p.reason IS NULL AND p.parked_at <= ?
             AND p.correlation_id IS NOT NULL AND p.sequence IS NOT NULL
         ORDER BY p.event_id LIMIT ?";
-    pending_counts = "SELECT source, reason, COUNT(*), CAST(SUM(bytes) AS {bigint}), MIN(parked_at)
+    pending_counts = "SELECT source, CAST(reason AS {bigint}), COUNT(*), CAST(SUM(bytes) AS {bigint}), MIN(parked_at)
         FROM {p}pending GROUP BY source, reason";
     // Applied rows only. The nesting is what makes one text do for every database.
     purge = "DELETE FROM {p}event WHERE source = ? AND event_id IN (
@@ -95,7 +106,7 @@ fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
         .replace("{p}", prefix)
         .replace("{on_conflict}", dialect.on_conflict)
         .replace("{for_update}", dialect.for_update)
-        .replace("{bigint}", "BIGINT");
+        .replace("{bigint}", dialect.bigint);
     // No statement holds a literal with a question mark, so that every one is a parameter.
     if !dialect.numbered {
         return AssertSqlSafe(text).into_sql_str();
@@ -119,6 +130,7 @@ mod tests {
         let dialect = Dialect {
             numbered: true,
             on_conflict: " ON CONFLICT DO NOTHING",
+            bigint: "BIGINT",
             for_update: "",
         };
         let sql = Sql::render(&dialect, "app_");

@@ -8,15 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{Pool, Row, Sqlite};
 use tokio::time::Instant;
 
-use super::migrate::Version;
-use super::queries::{inserted, statements_of_backend};
+use super::migrate::{self, Locking, Version};
+use super::queries::{inserted, required, statements_of_backend, text};
 use super::sql::Dialect;
 use super::*;
 use crate::error::BuildError;
@@ -69,16 +68,10 @@ pub struct FileId {
     inode: u64,
 }
 
-/// Interrupts statements that run past the budget, until dropped or disarmed.
+/// Interrupts statements that run past the budget, until disarmed.
 #[doc(hidden)]
 pub struct SqliteDeadline {
     armed: Arc<AtomicBool>,
-}
-
-impl Drop for SqliteDeadline {
-    fn drop(&mut self) {
-        self.armed.store(false, Ordering::Release);
-    }
 }
 
 impl sealed::Sealed for Sqlite {}
@@ -86,7 +79,9 @@ impl sealed::Sealed for Sqlite {}
 impl Backend for Sqlite {
     const MIGRATIONS: &'static str = "sqlite";
     const SINGLE_WRITER: bool = true;
+    const CHEAP_INCARNATION: bool = true;
     type Incarnation = Option<FileId>;
+    type Settings = ();
     type Deadline = SqliteDeadline;
 
     fn sql(prefix: &str) -> Sql {
@@ -94,6 +89,7 @@ impl Backend for Sqlite {
         let dialect = Dialect {
             numbered: false,
             on_conflict: " ON CONFLICT DO NOTHING",
+            bigint: "INTEGER",
             for_update: "",
         };
         Sql::render(&dialect, prefix)
@@ -128,11 +124,15 @@ impl Backend for Sqlite {
         pool: &Pool<Self>,
         prefix: &str,
     ) -> std::result::Result<(), sqlx::migrate::MigrateError> {
-        migrate::run(pool, prefix, VERSIONS).await
+        migrate::run(pool, prefix, VERSIONS, Locking::None).await
     }
 
-    async fn incarnation(pool: &Pool<Self>) -> Result<Self::Incarnation> {
-        Ok(file_id(pool))
+    fn cheap_incarnation(pool: &Pool<Self>) -> Option<Self::Incarnation> {
+        Some(file_id(pool))
+    }
+
+    async fn incarnation(_: &mut SqliteConnection) -> Result<Self::Incarnation> {
+        Ok(None)
     }
 
     fn fault(error: &sqlx::Error) -> Fault {
@@ -152,7 +152,11 @@ impl Backend for Sqlite {
         }
     }
 
-    async fn begin(conn: &mut PoolConnection<Self>, deadline: Instant) -> Result<SqliteDeadline> {
+    async fn begin(
+        conn: &mut SqliteConnection,
+        (): &(),
+        deadline: Instant,
+    ) -> Result<SqliteDeadline> {
         let armed = Arc::new(AtomicBool::new(true));
         let watch = SqliteDeadline {
             armed: Arc::clone(&armed),
@@ -162,30 +166,25 @@ impl Backend for Sqlite {
             .set_progress_handler(PROGRESS_OPS, move || {
                 !armed.load(Ordering::Acquire) || Instant::now() < deadline
             });
-        begin_with::<Self>(
-            conn,
-            SqlStr::from_static("BEGIN IMMEDIATE; SAVEPOINT tower_inbox"),
-        )
-        .await?;
+        let begin = SqlStr::from_static("BEGIN IMMEDIATE; SAVEPOINT tower_inbox");
+        begin_with::<Self>(conn, begin).await?;
         Ok(watch)
     }
 
-    fn disarm(deadline: SqliteDeadline) {
-        drop(deadline);
+    async fn release(conn: &mut SqliteConnection, (): &()) -> Result<()> {
+        Self::run(conn, SqlStr::from_static("RELEASE SAVEPOINT tower_inbox")).await
     }
 
-    async fn release(conn: &mut SqliteConnection) -> Result<()> {
-        sqlx::raw_sql("RELEASE SAVEPOINT tower_inbox")
-            .execute(conn)
-            .await?;
+    async fn restore(_: &mut SqliteConnection, (): &()) -> Result<()> {
         Ok(())
     }
 
-    async fn rollback_to(conn: &mut SqliteConnection) -> Result<()> {
-        sqlx::raw_sql("ROLLBACK TO SAVEPOINT tower_inbox")
-            .execute(conn)
-            .await?;
-        Ok(())
+    fn kill(_: &SqliteDeadline) -> Option<SqlStr> {
+        None
+    }
+
+    fn disarm(deadline: &SqliteDeadline) {
+        deadline.armed.store(false, Ordering::Release);
     }
 
     statements_of_backend!();

@@ -5,7 +5,7 @@ use http::HeaderMap;
 use super::head::{ascii, single};
 use super::mac::Tag;
 use super::refusal::{Refusal, RefusalKind};
-use super::scheme::{Hmac, Pick, SignatureAt, is_numbered};
+use super::scheme::{Hmac, Pick, SignatureAt, TimestampAt, is_numbered};
 
 /// How many candidates are looked at (§6.4): more than any rotation needs, and a bound on the work.
 pub(super) const MOST: usize = 16;
@@ -44,59 +44,63 @@ pub(super) fn values<'h>(
     Ok(values)
 }
 
-/// The candidates that have the form and the exact length of a MAC; broken ones beside a good one do not spoil it.
-pub(super) fn tags(hmac: &Hmac, values: &[&str]) -> Result<Vec<Tag>, Refusal> {
-    let mut picked = 0;
-    let mut tags = Vec::new();
-    for candidate in values
-        .iter()
-        .flat_map(|value| items(hmac, value))
-        .filter_map(|item| pick(&hmac.pick, item))
-        .take(MOST)
-    {
-        picked += 1;
-        tags.extend(hmac.encoding.decode(hmac.algorithm, candidate));
-    }
-    if tags.is_empty() {
-        let detail = format!(
-            "no usable signature in {}: {picked} of the wanted kind, none of them {} bytes as {:?}",
-            describe(&hmac.at),
-            hmac.algorithm.len(),
-            hmac.encoding
-        );
-        return Err(Refusal::new(RefusalKind::MalformedSignature, detail));
-    }
-    Ok(tags)
+/// What the values contain.
+pub(super) struct Scan<'h> {
+    /// The candidates that have the form and the exact length of a MAC, one at least.
+    pub(super) tags: Vec<Tag>,
+    /// The field with the timestamp, if the scheme has it there.
+    pub(super) timestamp: Option<&'h str>,
 }
 
-/// The value of the field with this name, which must be there once.
-pub(super) fn field<'h>(hmac: &Hmac, values: &[&'h str], name: &str) -> Result<&'h str, Refusal> {
-    let Pick::Field { separator, .. } = hmac.pick else {
-        return Err(Refusal::new(
-            RefusalKind::MissingTimestamp,
-            "the scheme has no named fields",
-        ));
+/// Goes through the values once. Broken candidates beside a good one do not spoil it; a second timestamp does.
+pub(super) fn scan<'h>(hmac: &Hmac, values: &[&'h str]) -> Result<Scan<'h>, Refusal> {
+    let field = match &hmac.timestamp {
+        Some((TimestampAt::Field(name), _)) => Some(&**name),
+        _ => None,
     };
-    let mut found = values
-        .iter()
-        .flat_map(|value| items(hmac, value))
-        .filter_map(|item| {
-            let (key, value) = item.split_once(separator)?;
-            (key == name).then_some(value)
-        });
-    match (found.next(), found.next()) {
-        (Some(value), None) => Ok(value),
-        (None, _) => {
-            let detail = format!("no timestamp field {name} in {}", describe(&hmac.at));
-            Err(Refusal::new(RefusalKind::MissingTimestamp, detail))
+    let (mut tags, mut timestamp, mut picked, mut repeated) = (Vec::new(), None, 0, false);
+    for item in values.iter().flat_map(|value| items(hmac, value)) {
+        let candidate = match &hmac.pick {
+            Pick::Bare => Some(item),
+            Pick::Prefix(prefix) => item.strip_prefix(&**prefix),
+            Pick::OptionalPrefix(prefix) => Some(item.strip_prefix(&**prefix).unwrap_or(item)),
+            Pick::Field { separator, name } => {
+                item.split_once(*separator).and_then(|(key, value)| {
+                    if field == Some(key) {
+                        repeated |= timestamp.replace(value).is_some();
+                    }
+                    (key == name).then_some(value)
+                })
+            }
+        };
+        if let Some(candidate) = candidate.filter(|_| picked < MOST) {
+            picked += 1;
+            tags.extend(hmac.encoding.decode(hmac.algorithm, candidate));
         }
-        (Some(_), Some(_)) => {
-            let detail = format!(
-                "timestamp field {name} is more than once in {}",
-                describe(&hmac.at)
-            );
-            Err(Refusal::new(RefusalKind::MalformedTimestamp, detail))
-        }
+    }
+    let refuse = |kind, detail: String| {
+        Err(Refusal::new(
+            kind,
+            format!("{}: {detail}", describe(&hmac.at)),
+        ))
+    };
+    if tags.is_empty() {
+        let (len, encoding) = (hmac.algorithm.len(), hmac.encoding);
+        let detail = format!(
+            "{picked} signatures of the wanted kind, none of them {len} bytes as {encoding:?}"
+        );
+        return refuse(RefusalKind::MalformedSignature, detail);
+    }
+    match field {
+        Some(name) if repeated => refuse(
+            RefusalKind::MalformedTimestamp,
+            format!("field {name} is there more than once"),
+        ),
+        Some(name) if timestamp.is_none() => refuse(
+            RefusalKind::MissingTimestamp,
+            format!("no timestamp field {name}"),
+        ),
+        _ => Ok(Scan { tags, timestamp }),
     }
 }
 
@@ -110,18 +114,6 @@ fn items<'v>(hmac: &Hmac, value: &'v str) -> impl Iterator<Item = &'v str> + use
             item
         }
     })
-}
-
-fn pick<'v>(pick: &Pick, item: &'v str) -> Option<&'v str> {
-    match pick {
-        Pick::Bare => Some(item),
-        Pick::Prefix(prefix) => item.strip_prefix(&**prefix),
-        Pick::OptionalPrefix(prefix) => Some(item.strip_prefix(&**prefix).unwrap_or(item)),
-        Pick::Field { separator, name } => {
-            let (key, value) = item.split_once(*separator)?;
-            (key == name).then_some(value)
-        }
-    }
 }
 
 fn describe(at: &SignatureAt) -> String {

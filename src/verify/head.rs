@@ -144,14 +144,14 @@ impl Hmac {
     ) -> Result<Found, Refusal> {
         let values = candidates::values(&self.at, headers)?;
         let mut found = Found::default();
+        let mut field = None;
         if !matches!(self.at, SignatureAt::Json(_)) {
-            found.tags = candidates::tags(self, &values)?;
+            let scan = candidates::scan(self, &values)?;
+            (found.tags, field) = (scan.tags, scan.timestamp);
         }
         let received = match &self.timestamp {
             None | Some((TimestampAt::Json(_), _)) => None,
-            Some((TimestampAt::Field(name), unit)) => {
-                Some((candidates::field(self, &values, name)?, *unit))
-            }
+            Some((TimestampAt::Field(_), unit)) => field.map(|text| (text, *unit)),
             Some((TimestampAt::Header(name), unit)) => {
                 let missing = || {
                     Refusal::new(
@@ -214,13 +214,12 @@ impl Hmac {
                     )
                 };
                 let value = body_text(request.body, path)?.ok_or_else(missing)?;
-                Some(candidates::tags(self, &[&value])?)
+                Some(candidates::scan(self, &[&value])?.tags)
             }
             _ => None,
         };
         let tags = from_body.as_ref().unwrap_or(&found.tags);
         let message = self.message(found, request)?;
-        let message: Vec<&[u8]> = message.iter().map(|part| &**part).collect();
         let secret = secrets
             .iter()
             .find(|secret| mac::any_matches(secret, self.algorithm, &message, tags))

@@ -19,7 +19,8 @@
 //! // What the producer sends, still with the old secret.
 //! let headers: HeaderMap = Signer::new(&scheme, [Secret::text("old")?])?.sign(now, None, body)?.into_iter().collect();
 //!
-//! let request = RequestView::new(&Method::POST, &Uri::from_static("/"), &headers, body);
+//! let uri = Uri::from_static("/");
+//! let request = RequestView::new(&Method::POST, &uri, &headers, body);
 //! let verified = scheme.verify(&request, &secrets.snapshot(), now, &Tolerance::default())?;
 //! assert_eq!(verified.label(), "secret-2");
 //! # Ok(())
@@ -28,25 +29,32 @@
 
 mod candidates;
 mod custom;
+#[cfg(feature = "ed25519")]
+mod ed25519;
 mod head;
 mod id;
 pub(crate) mod json;
 mod mac;
 mod refusal;
+mod rfc9421;
 mod scheme;
 mod secret;
 mod secrets;
+mod sfv;
 mod sign;
 pub(crate) mod time;
 
 use http::{HeaderMap, Method, Uri};
 
 pub use self::custom::{Accepted, CustomScheme};
+#[cfg(feature = "ed25519")]
+pub use self::ed25519::StandardEd25519;
 pub use self::head::Head;
 pub use self::id::IdForm;
 pub use self::json::JsonPath;
 pub use self::mac::{Algorithm, Encoding};
 pub use self::refusal::{Refusal, RefusalKind};
+pub use self::rfc9421::Rfc9421;
 pub use self::scheme::{
     IdAt, Part, Pick, Scheme, SchemeBuilder, SchemeError, SignatureAt, TimestampAt,
 };

@@ -374,7 +374,10 @@ impl SchemeBuilder {
             Some((TimestampAt::Header(_) | TimestampAt::Field(_), _)) if !has(&Part::Timestamp) => {
                 return Err(SchemeError::UnsignedTimestamp);
             }
-            Some((TimestampAt::Field(_), _)) if !matches!(hmac.pick, Pick::Field { .. }) => {
+            Some((TimestampAt::Field(_), _))
+                if !matches!(hmac.pick, Pick::Field { .. })
+                    || matches!(hmac.at, SignatureAt::Json(_)) =>
+            {
                 return Err(SchemeError::FieldWithoutPairs);
             }
             _ => {}

@@ -159,6 +159,10 @@ fn single_bits() {
     for preset in Preset::ALL {
         let scheme = preset.scheme();
         let body = br#"{"webhookTimestamp":1700000000000}"#;
+        let scheme::Kind::Hmac(hmac) = &scheme.kind else {
+            continue;
+        };
+        let hex = hmac.encoding == Encoding::Hex;
         let url = scheme.needs_url().then_some("https://example.com/hook");
         let key = secret("s");
         let mut signer = Signer::new(&scheme, [key.clone()]).unwrap();
@@ -193,7 +197,8 @@ fn single_bits() {
                 let mut flipped = value.as_bytes().to_vec();
                 flipped[bit / 8] ^= 1 << (bit % 8);
                 // Bit 5 is the case of a letter, and hex and UUIDs are read in either.
-                let same = flipped.to_ascii_lowercase() == value.as_bytes().to_ascii_lowercase();
+                let either = (hex && scheme.is_signature_header(name)) || name == "idempotency-key";
+                let same = either && flipped.eq_ignore_ascii_case(value.as_bytes());
                 let Ok(value) = HeaderValue::from_bytes(&flipped) else {
                     continue;
                 };

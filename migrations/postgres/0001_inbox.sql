@@ -1,0 +1,73 @@
+-- tower-inbox, PostgreSQL, version 1.
+-- Times are microseconds since the Unix epoch, UTC. Identifiers compare byte for byte (COLLATE "C").
+
+-- One narrow row an event. It is what makes an event happen once: inserted as applied, inside the handler's
+-- transaction, before the handler runs.
+CREATE TABLE tower_inbox_event (
+    source         TEXT COLLATE "C" NOT NULL,
+    event_id       TEXT COLLATE "C" NOT NULL,
+    state          SMALLINT         NOT NULL,                  -- 1 applied, 2 parked, 3 dead
+    fingerprint    BYTEA            NOT NULL,                  -- of the content, 16 bytes; what it covers is the source's policy
+    event_type     TEXT COLLATE "C",
+    correlation_id TEXT COLLATE "C",
+    generation     INT              NOT NULL DEFAULT 0,        -- of the stream
+    sequence       BIGINT,                                     -- as the producer sent it
+    slot           BIGINT,                                     -- the sequence while this event holds that place, else NULL
+    yielded_to     TEXT COLLATE "C",                           -- the event id that took the place over
+    received_at    BIGINT           NOT NULL,
+    decided_at     BIGINT           NOT NULL,                  -- when `state` last changed
+    PRIMARY KEY (source, event_id)
+);
+
+-- A place in a stream is held by one event.
+CREATE UNIQUE INDEX tower_inbox_event_slot
+    ON tower_inbox_event (source, correlation_id, generation, slot) WHERE slot IS NOT NULL;
+
+-- Retention finds its rows by this.
+CREATE INDEX tower_inbox_event_decided ON tower_inbox_event (source, decided_at) WHERE state = 1;
+
+-- Per stream: the next sequence that may be applied. Never removed.
+CREATE TABLE tower_inbox_cursor (
+    source         TEXT COLLATE "C" NOT NULL,
+    correlation_id TEXT COLLATE "C" NOT NULL,
+    generation     INT              NOT NULL DEFAULT 0,
+    next_sequence  BIGINT           NOT NULL,
+    updated_at     BIGINT           NOT NULL,
+    PRIMARY KEY (source, correlation_id)
+);
+
+-- Parked events and dead letters, each with its whole request. *Due* is computed, never stored:
+-- parked (or dead for a gap) and sequence = next_sequence.
+CREATE TABLE tower_inbox_pending (
+    source         TEXT COLLATE "C" NOT NULL,
+    event_id       TEXT COLLATE "C" NOT NULL,
+    correlation_id TEXT COLLATE "C",
+    generation     INT              NOT NULL DEFAULT 0,
+    sequence       BIGINT,
+    reason         SMALLINT,                                   -- NULL: parked. Dead: 1 gap, 2 handler, 3 rejected
+    attempts       INT              NOT NULL DEFAULT 0,
+    not_before     BIGINT           NOT NULL,                  -- the next attempt of the worker, not earlier
+    parked_at      BIGINT           NOT NULL,
+    last_status    SMALLINT,
+    last_error     TEXT,
+    bytes          BIGINT           NOT NULL,                  -- size of headers and body
+    method         TEXT             NOT NULL,
+    uri            TEXT             NOT NULL,
+    headers        BYTEA            NOT NULL,                  -- `name: value` lines, CRLF; credentials and signatures removed
+    body           BYTEA            NOT NULL,                  -- raw, as received
+    PRIMARY KEY (source, event_id)
+);
+
+CREATE INDEX tower_inbox_pending_stream
+    ON tower_inbox_pending (source, correlation_id, generation, sequence);
+
+-- What the inbox refused, and what operators did.
+CREATE TABLE tower_inbox_audit (
+    id       BIGINT           GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at       BIGINT           NOT NULL,
+    source   TEXT COLLATE "C" NOT NULL,
+    event_id TEXT COLLATE "C",
+    action   TEXT             NOT NULL,
+    actor    TEXT             NOT NULL,
+    detail   TEXT             NOT NULL
+);

@@ -1,0 +1,202 @@
+//! MariaDB (10.6 or newer) and MySQL 8, by one driver.
+//!
+//! Three things differ from the others. Identifiers are VARBINARY columns. An INSERT whose key is taken reports the
+//! violation: `INSERT IGNORE` would truncate a long id and say 1 row, and an `ON DUPLICATE KEY` that changes nothing
+//! always says 1 row. And limits are session variables: they are set before a transaction, and what they were before
+//! is put back after it.
+
+use std::time::Duration;
+
+use sqlx::mysql::{MySqlConnection, MySqlDatabaseError};
+use sqlx::{AssertSqlSafe, MySql, Pool, Row, SqlSafeStr};
+use tokio::time::Instant;
+
+use super::migrate::{self, Locking, Version};
+use super::queries::{inserted, required, statements_of_backend, text};
+use super::sql::Dialect;
+use super::*;
+use crate::error::BuildError;
+
+/// How long after the deadline the server ends a transaction that nobody uses any more, in seconds, its unit.
+const IDLE_MARGIN: Duration = Duration::from_secs(1);
+
+const VERSIONS: &[Version] = &[Version {
+    number: 1,
+    name: "inbox",
+    sql: include_str!("../../migrations/mysql/0001_inbox.sql"),
+}];
+
+/// What the start-up check found.
+#[doc(hidden)]
+pub struct MySqlSettings {
+    /// MariaDB ends statements of any kind, and idle transactions, by itself; MySQL only SELECTs.
+    mariadb: bool,
+}
+
+/// The connection's id on the server, by which the maintenance connection ends it.
+#[doc(hidden)]
+pub struct MySqlDeadline(u64);
+
+impl sealed::Sealed for MySql {}
+
+impl Backend for MySql {
+    const MIGRATIONS: &'static str = "mysql";
+    const SINGLE_WRITER: bool = false;
+    const CHEAP_INCARNATION: bool = false;
+    /// The server's UUID or uid, else its id.
+    type Incarnation = String;
+    type Settings = MySqlSettings;
+    type Deadline = MySqlDeadline;
+
+    fn sql(prefix: &str) -> Sql {
+        let dialect = Dialect {
+            numbered: false,
+            on_conflict: "",
+            bigint: "SIGNED",
+            for_update: " FOR UPDATE",
+        };
+        Sql::render(&dialect, prefix)
+    }
+
+    async fn check(pool: &Pool<Self>) -> std::result::Result<MySqlSettings, BuildError> {
+        let mut conn = pool.acquire().await?;
+        let version = variables(&mut conn, "'version'").await?;
+        let flush = variables(
+            &mut conn,
+            "'innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'innodb_doublewrite'",
+        )
+        .await?;
+        let is = |name: &str, value: &str| {
+            flush
+                .iter()
+                .any(|(n, v)| n == name && v.eq_ignore_ascii_case(value))
+        };
+        if !is("innodb_flush_log_at_trx_commit", "1") {
+            tracing::warn!(
+                "innodb_flush_log_at_trx_commit is not 1: an acknowledged event may be lost when the server's machine \
+                 fails"
+            );
+        }
+        if is("log_bin", "ON") && !is("sync_binlog", "1") {
+            tracing::warn!(
+                "sync_binlog is not 1: after a crash of the server's machine its replicas may have more or less than it"
+            );
+        }
+        let mariadb = version
+            .iter()
+            .any(|(_, version)| version.contains("MariaDB"));
+        Ok(MySqlSettings { mariadb })
+    }
+
+    async fn migrate(
+        pool: &Pool<Self>,
+        prefix: &str,
+    ) -> std::result::Result<(), sqlx::migrate::MigrateError> {
+        // DDL commits by itself here: two processes must not even begin the same version.
+        migrate::run(pool, prefix, VERSIONS, Locking::Session).await
+    }
+
+    fn cheap_incarnation(_: &Pool<Self>) -> Option<Self::Incarnation> {
+        None
+    }
+
+    async fn incarnation(conn: &mut MySqlConnection) -> Result<Self::Incarnation> {
+        let ids = variables(conn, "'server_uuid', 'server_uid', 'server_id'").await?;
+        Ok(ids
+            .into_iter()
+            .map(|(name, value)| format!("{name}={value} "))
+            .collect())
+    }
+
+    fn fault(error: &sqlx::Error) -> Fault {
+        let sqlx::Error::Database(error) = error else {
+            return Fault::Gone;
+        };
+        let Some(error) = error.try_downcast_ref::<MySqlDatabaseError>() else {
+            return Fault::Gone;
+        };
+        // https://mariadb.com/kb/en/mariadb-error-codes/, https://dev.mysql.com/doc/mysql-errors/8.0/en/
+        match error.number() {
+            // Lock wait timeout, deadlock, snapshot changed (MariaDB), certification (group replication)
+            1205 | 1213 | 1020 | 3101 => Fault::Transient,
+            // Shutting down, read only (two ways), not ready (Galera), connection killed
+            1053 | 1290 | 1836 | 1047 | 1927 => Fault::Gone,
+            1040 | 1129 | 1130 | 1203 => Fault::Gone, // no connection to be had
+            _ => Fault::Refused,
+        }
+    }
+
+    async fn begin(
+        conn: &mut MySqlConnection,
+        settings: &MySqlSettings,
+        deadline: Instant,
+    ) -> Result<MySqlDeadline> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // Whole seconds, rounded up; 0 would mean no wait or no limit.
+        let lock_wait = left.as_secs() + 1;
+        let idle = (left + IDLE_MARGIN).as_secs() + 1;
+        // Without autocommit a transaction that the server rolled back under the handler (1213) is followed by a new
+        // one, in which RELEASE fails, and not by statements that each commit on their own.
+        let limits = if settings.mariadb {
+            format!(
+                "SET @tower_inbox_1 = @@innodb_lock_wait_timeout, @tower_inbox_2 = @@max_statement_time, \
+                 @tower_inbox_3 = @@idle_transaction_timeout, innodb_lock_wait_timeout = {lock_wait}, \
+                 max_statement_time = {:.3}, idle_transaction_timeout = {idle}, autocommit = 0",
+                left.as_secs_f64().max(0.001)
+            )
+        } else {
+            // MySQL has no limit on idle transactions, but one on idle connections.
+            format!(
+                "SET @tower_inbox_1 = @@innodb_lock_wait_timeout, @tower_inbox_2 = @@wait_timeout, \
+                 innodb_lock_wait_timeout = {lock_wait}, wait_timeout = {idle}, autocommit = 0"
+            )
+        };
+        let id: u64 = sqlx::raw_sql("SELECT CONNECTION_ID()")
+            .fetch_one(&mut *conn)
+            .await?
+            .try_get_unchecked(0)?;
+        let begin = format!("{limits}; START TRANSACTION; SAVEPOINT tower_inbox");
+        begin_with::<Self>(conn, AssertSqlSafe(begin).into_sql_str()).await?;
+        Ok(MySqlDeadline(id))
+    }
+
+    async fn release(conn: &mut MySqlConnection, settings: &MySqlSettings) -> Result<()> {
+        let release = if settings.mariadb {
+            // The COMMIT is not timed: nothing is cancelled once it has been sent.
+            "RELEASE SAVEPOINT tower_inbox; SET max_statement_time = 0"
+        } else {
+            "RELEASE SAVEPOINT tower_inbox"
+        };
+        Self::run(conn, SqlStr::from_static(release)).await
+    }
+
+    async fn restore(conn: &mut MySqlConnection, settings: &MySqlSettings) -> Result<()> {
+        let restore = if settings.mariadb {
+            "SET autocommit = 1, innodb_lock_wait_timeout = @tower_inbox_1, max_statement_time = @tower_inbox_2, \
+             idle_transaction_timeout = @tower_inbox_3"
+        } else {
+            "SET autocommit = 1, innodb_lock_wait_timeout = @tower_inbox_1, wait_timeout = @tower_inbox_2"
+        };
+        Self::run(conn, SqlStr::from_static(restore)).await
+    }
+
+    fn kill(deadline: &MySqlDeadline) -> Option<SqlStr> {
+        Some(AssertSqlSafe(format!("KILL CONNECTION {}", deadline.0)).into_sql_str())
+    }
+
+    fn disarm(_: &MySqlDeadline) {}
+
+    statements_of_backend!();
+}
+
+/// Server variables that exist, by name. `names`: a list of literals of ours.
+async fn variables(
+    conn: &mut MySqlConnection,
+    names: &'static str,
+) -> Result<Vec<(String, String)>> {
+    let show = format!("SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})");
+    let rows = sqlx::raw_sql(AssertSqlSafe(show)).fetch_all(conn).await?;
+    rows.iter()
+        .map(|row| Ok((required(text(row, 0)?)?, required(text(row, 1)?)?)))
+        .collect()
+}

@@ -1,0 +1,202 @@
+//! PostgreSQL, 14 or newer.
+//!
+//! Settings are SET LOCAL and no session state is used, so that PgBouncer in transaction mode works; behind it the
+//! pool needs `statement_cache_capacity(0)`, which makes these statements unnamed, and the handler's own too.
+
+use std::time::Duration;
+
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Pool, Postgres, Row, SqlSafeStr};
+use tokio::time::Instant;
+
+use super::migrate::{self, Locking, Version};
+use super::queries::{inserted, required, statements_of_backend, text};
+use super::sql::Dialect;
+use super::*;
+use crate::error::BuildError;
+
+/// `client_connection_check_interval` came with it.
+const OLDEST: i64 = 140_000;
+
+/// How long after the statement's own deadline a transaction that nobody uses any more is ended by the server: a
+/// receiver that is frozen or gone blocks others no longer than this (§4.6).
+const IDLE_MARGIN: Duration = Duration::from_millis(500);
+
+/// How soon a server notices that a connection was closed under a running statement.
+const CHECK_EVERY: Duration = Duration::from_millis(200);
+
+const VERSIONS: &[Version] = &[Version {
+    number: 1,
+    name: "inbox",
+    sql: include_str!("../../migrations/postgres/0001_inbox.sql"),
+}];
+
+/// What the start-up check found.
+#[doc(hidden)]
+pub struct PostgresSettings {
+    /// The session's `synchronous_commit` is off, and is raised for every transaction (§4.1a).
+    raise_commit: bool,
+    /// Not every platform's server can look for a client that is gone.
+    checks_client: bool,
+}
+
+impl sealed::Sealed for Postgres {}
+
+impl Backend for Postgres {
+    const MIGRATIONS: &'static str = "postgres";
+    const SINGLE_WRITER: bool = false;
+    const CHEAP_INCARNATION: bool = false;
+    /// System identifier and timeline.
+    type Incarnation = (String, i64);
+    type Settings = PostgresSettings;
+    type Deadline = ();
+
+    fn sql(prefix: &str) -> Sql {
+        let dialect = Dialect {
+            numbered: true,
+            // A unique violation that is caught here would have aborted the transaction already.
+            on_conflict: " ON CONFLICT DO NOTHING",
+            bigint: "BIGINT",
+            for_update: " FOR UPDATE",
+        };
+        Sql::render(&dialect, prefix)
+    }
+
+    async fn check(pool: &Pool<Self>) -> std::result::Result<PostgresSettings, BuildError> {
+        let mut conn = pool.acquire().await?;
+        let version: i64 = setting(&mut conn, "server_version_num")
+            .await?
+            .parse()
+            .unwrap_or(0);
+        if version < OLDEST {
+            return Err(BuildError::unsafe_setting(format!(
+                "PostgreSQL {version} cannot notice a client that is gone while a statement runs: use 14 or newer"
+            )));
+        }
+        let synchronous_commit = setting(&mut conn, "synchronous_commit").await?;
+        if setting(&mut conn, "fsync").await? != "on" {
+            tracing::warn!(
+                "the server runs with fsync off: an acknowledged event may be lost when its machine fails"
+            );
+        }
+        let checks_client =
+            sqlx::raw_sql("BEGIN; SET LOCAL client_connection_check_interval = 1000; ROLLBACK")
+                .execute(&mut *conn)
+                .await
+                .is_ok();
+        if !checks_client {
+            sqlx::raw_sql("ROLLBACK").execute(&mut *conn).await?;
+            tracing::warn!(
+                "this server cannot look for clients that are gone: a delivery that ran out of time is ended by \
+                 statement_timeout alone"
+            );
+        }
+        Ok(PostgresSettings {
+            raise_commit: synchronous_commit == "off",
+            checks_client,
+        })
+    }
+
+    async fn migrate(
+        pool: &Pool<Self>,
+        prefix: &str,
+    ) -> std::result::Result<(), sqlx::migrate::MigrateError> {
+        // No session advisory lock: it breaks behind PgBouncer in transaction mode.
+        migrate::run(pool, prefix, VERSIONS, Locking::None).await
+    }
+
+    fn cheap_incarnation(_: &Pool<Self>) -> Option<Self::Incarnation> {
+        None
+    }
+
+    async fn incarnation(conn: &mut PgConnection) -> Result<Self::Incarnation> {
+        // The first eight digits of a WAL file's name are the timeline that is written now; the control file knows it
+        // only from the next checkpoint on. A standby writes none.
+        let row = sqlx::query(
+            "SELECT system_identifier::text, CASE WHEN pg_is_in_recovery() THEN -1 ELSE \
+             ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint END \
+             FROM pg_control_system()",
+        )
+        .persistent(false)
+        .fetch_one(conn)
+        .await?;
+        Ok((row.try_get(0)?, row.try_get(1)?))
+    }
+
+    fn fault(error: &sqlx::Error) -> Fault {
+        let sqlx::Error::Database(error) = error else {
+            return Fault::Gone;
+        };
+        // https://www.postgresql.org/docs/current/errcodes-appendix.html
+        match error.code().as_deref() {
+            Some("40001" | "40P01") => Fault::Transient,
+            // Read-only: this is no primary any more.
+            Some("25006") => Fault::Gone,
+            // Data, constraints, transaction state, statements, a lock or statement that timed out.
+            Some(code) => match &code[..code.len().min(2)] {
+                "21" | "22" | "23" | "25" | "2D" | "3B" | "42" | "44" | "55" | "P0" => {
+                    Fault::Refused
+                }
+                _ if code == "57014" => Fault::Refused,
+                _ => Fault::Gone,
+            },
+            None => Fault::Gone,
+        }
+    }
+
+    async fn begin(
+        conn: &mut PgConnection,
+        settings: &PostgresSettings,
+        deadline: Instant,
+    ) -> Result<()> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // 0 would mean no limit at all.
+        let statement = left.as_millis().max(1);
+        let idle = (left + IDLE_MARGIN).as_millis();
+        let check = if settings.checks_client {
+            format!(
+                "SET LOCAL client_connection_check_interval = {}; ",
+                CHECK_EVERY.as_millis()
+            )
+        } else {
+            String::new()
+        };
+        let commit = if settings.raise_commit {
+            "SET LOCAL synchronous_commit = on; "
+        } else {
+            ""
+        };
+        // Sent as one message: one round trip.
+        let begin = format!(
+            "BEGIN; SET LOCAL statement_timeout = {statement}; \
+             SET LOCAL idle_in_transaction_session_timeout = {idle}; {check}{commit}SAVEPOINT tower_inbox"
+        );
+        begin_with::<Self>(conn, AssertSqlSafe(begin).into_sql_str()).await
+    }
+
+    async fn release(conn: &mut PgConnection, _: &PostgresSettings) -> Result<()> {
+        // A COMMIT that is cancelled while it waits for a synchronous standby reports success: so it is not timed.
+        let release = "RELEASE SAVEPOINT tower_inbox; SET LOCAL statement_timeout = 0";
+        Self::run(conn, SqlStr::from_static(release)).await
+    }
+
+    async fn restore(_: &mut PgConnection, _: &PostgresSettings) -> Result<()> {
+        Ok(()) // SET LOCAL ended with the transaction.
+    }
+
+    fn kill((): &()) -> Option<SqlStr> {
+        None // The server looks for the closed connection by itself.
+    }
+
+    fn disarm((): &()) {}
+
+    statements_of_backend!();
+}
+
+async fn setting(conn: &mut PgConnection, name: &str) -> Result<String> {
+    sqlx::query_scalar("SELECT current_setting($1)")
+        .bind(name)
+        .persistent(false)
+        .fetch_one(conn)
+        .await
+}

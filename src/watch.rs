@@ -1,0 +1,158 @@
+//! The maintenance connection: one per inbox, beside the pool, on databases that are servers.
+//!
+//! It notices within a second that the server is gone or is another one, so that nothing is remembered across a
+//! restart, a restore or a failover (§2.4); and it ends on the server what a connection that was closed hard has left
+//! running there (§4.6).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use sqlx::{ConnectOptions, Connection, SqlStr};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::inbox::Shared;
+use crate::store::Backend;
+
+/// Between two looks. A restart or a restore takes longer than this.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// A server that does not answer this statement for so long is as good as gone.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Between two attempts to connect.
+const AGAIN: Duration = Duration::from_millis(250);
+/// Requests that wait for the connection. One more is dropped: the server's own limits then end the statement.
+const BACKLOG: usize = 256;
+
+/// The inbox's side of it.
+pub(crate) struct Watch {
+    requests: mpsc::Sender<Request>,
+    alive: Arc<AtomicBool>,
+}
+
+enum Request {
+    Kill(SqlStr),
+    Ping(oneshot::Sender<()>),
+}
+
+/// What the task needs.
+pub(crate) struct Watcher {
+    requests: mpsc::Receiver<Request>,
+    alive: Arc<AtomicBool>,
+}
+
+impl Watch {
+    pub(crate) fn new() -> (Self, Watcher) {
+        let (sender, requests) = mpsc::channel(BACKLOG);
+        let alive = Arc::new(AtomicBool::new(true));
+        (
+            Self {
+                requests: sender,
+                alive: Arc::clone(&alive),
+            },
+            Watcher { requests, alive },
+        )
+    }
+
+    /// Whether the server answered the last look.
+    pub(crate) fn alive(&self) -> bool {
+        self.alive.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn kill(&self, statement: SqlStr) {
+        let _ = self.requests.try_send(Request::Kill(statement));
+    }
+
+    /// Whether the server answers now. Never, if it is gone: the caller has its own patience.
+    pub(crate) async fn ping(&self) -> bool {
+        let (reply, answered) = oneshot::channel();
+        self.requests.send(Request::Ping(reply)).await.is_ok() && answered.await.is_ok()
+    }
+}
+
+impl Watcher {
+    pub(crate) async fn run<DB: Backend>(mut self, shared: Weak<Shared<DB>>) {
+        let mut conn: Option<DB::Connection> = None;
+        let mut next_look = Instant::now();
+        loop {
+            let wait = tokio::time::timeout_at(next_look, self.requests.recv()).await;
+            let request = match wait {
+                Ok(Some(request)) => Some(request),
+                // The inbox is gone.
+                Ok(None) => return,
+                Err(_) => None,
+            };
+            let Some(shared) = shared.upgrade() else {
+                return;
+            };
+            if conn.is_none() {
+                conn = connect(&shared).await;
+            }
+            let done = match conn.as_mut() {
+                Some(conn) => timeout(PATIENCE, handle(conn, &shared, request))
+                    .await
+                    .unwrap_or(false),
+                None => false,
+            };
+            if done {
+                self.alive.store(true, Ordering::Release);
+                next_look = Instant::now() + LOOK_EVERY;
+                continue;
+            }
+            if self.alive.swap(false, Ordering::AcqRel) {
+                tracing::warn!("the database does not answer");
+            }
+            // What it committed last may be lost with it.
+            shared.recent.clear();
+            if let Some(conn) = conn.take() {
+                // Closing in the background: the peer may never answer.
+                tokio::spawn(timeout(PATIENCE, conn.close_hard()));
+            }
+            drop(shared);
+            sleep(AGAIN).await;
+            next_look = Instant::now();
+        }
+    }
+}
+
+async fn connect<DB: Backend>(shared: &Shared<DB>) -> Option<DB::Connection> {
+    let options = shared.pool.connect_options();
+    timeout(PATIENCE, options.connect()).await.ok()?.ok()
+}
+
+async fn handle<DB: Backend>(
+    conn: &mut DB::Connection,
+    shared: &Shared<DB>,
+    request: Option<Request>,
+) -> bool {
+    match request {
+        Some(Request::Kill(statement)) => {
+            // It may have ended by itself, which is an error here and good news.
+            match DB::run(conn, statement).await {
+                Ok(()) => true,
+                Err(error) => matches!(error, sqlx::Error::Database(_)),
+            }
+        }
+        Some(Request::Ping(reply)) => {
+            let answered = look(conn, shared).await;
+            if answered {
+                let _ = reply.send(());
+            }
+            answered
+        }
+        None => look(conn, shared).await,
+    }
+}
+
+async fn look<DB: Backend>(conn: &mut DB::Connection, shared: &Shared<DB>) -> bool {
+    match DB::incarnation(conn).await {
+        Ok(now) => {
+            shared.observe(now);
+            true
+        }
+        Err(error) => {
+            tracing::debug!(%error, "the maintenance connection failed");
+            false
+        }
+    }
+}
