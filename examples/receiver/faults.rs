@@ -53,7 +53,10 @@ impl Fault {
     }
 
     /// Lets it happen. A status is the handler's answer; an error is one that a handler takes notice of.
-    pub(crate) async fn happen<DB: Faulty>(self, mut tx: Tx<DB>) -> sqlx::Result<Option<StatusCode>> {
+    pub(crate) async fn happen<DB: Faulty>(
+        self,
+        mut tx: Tx<DB>,
+    ) -> sqlx::Result<Option<StatusCode>> {
         let unnoticed = match self {
             Self::Status(status) => return Ok(Some(status)),
             Self::Panic => panic!("a demo fault"),

@@ -10,11 +10,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use sqlx::Pool;
 use tower_inbox::{Delivery, Inbox, Tx};
 
+use crate::data::Data;
 use crate::faults::{Fault, Faulty, Runs};
 use crate::ledger::{Change, LedgerError};
 
@@ -52,20 +52,6 @@ pub(crate) fn router<DB: Faulty>(app: Arc<App<DB>>, presets: &[&str]) -> Router 
     router
 }
 
-/// The part of an event that the ledger is about.
-#[derive(Deserialize)]
-struct Data {
-    account: String,
-    amount: i64,
-    fault: Option<String>,
-    fault_times: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct Event {
-    data: Data,
-}
-
 /// The handler: everything it writes is committed together with the mark that the event is applied, or not at all.
 async fn receive<DB: Faulty>(
     State(app): State<Arc<App<DB>>>,
@@ -73,13 +59,7 @@ async fn receive<DB: Faulty>(
     mut tx: Tx<DB>,
     body: Bytes,
 ) -> Result<Response, Refusal> {
-    let Event { data } =
-        serde_json::from_slice(&body).map_err(|error| Refusal::Content(error.to_string()))?;
-    if data.account.is_empty() || data.account.len() > 255 {
-        return Err(Refusal::Content(
-            "data.account must be 1 to 255 bytes".to_owned(),
-        ));
-    }
+    let data = Data::read(delivery.source(), &body).map_err(Refusal::Content)?;
     let change = Change {
         account: &data.account,
         amount: data.amount,

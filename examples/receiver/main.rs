@@ -8,6 +8,7 @@
     reason = "a command-line program"
 )]
 
+mod data;
 mod faults;
 mod http;
 mod ledger;
@@ -149,7 +150,7 @@ async fn run(mut settings: Settings) -> Result<(), Failure> {
         _ = interrupt.recv() => tracing::info!("interrupted: no new deliveries, those in flight are finished"),
     }
     let _ = stop.send(());
-    if tokio::time::timeout(settings.budget + GRACE, &mut server)
+    if tokio::time::timeout(settings.longest_budget() + GRACE, &mut server)
         .await
         .is_err()
     {
@@ -187,12 +188,14 @@ fn source(mounted: &Mounted, settings: &Settings) -> Source {
     let mut source = Source::new(mounted.preset.name, *mounted.preset)
         .secrets(mounted.secrets.iter().cloned())
         .tolerance(Tolerance::new(settings.tolerance, settings.tolerance))
-        .budget(settings.budget)
+        .budget(settings.budget_of(mounted.preset))
         .body_limit(settings.body_limit)
         .first_sequence(settings.first_sequence)
         .backoff(settings.backoff.iter().copied())
-        .park_limit(settings.park_limit)
-        .retention(settings.retention);
+        .park_limit(settings.park_limit);
+    if let Some(retention) = settings.retention {
+        source = source.retention(retention);
+    }
     if let Some(window) = settings.recovery_window {
         source = source.recovery_window(window);
     }

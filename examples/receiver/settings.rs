@@ -8,6 +8,10 @@ use tower_inbox::preset::Preset;
 use crate::shared::args::{Cli, Opt, Settings as Given, Wrong};
 use crate::shared::values;
 
+/// Of a delivery, where the producer waits longer than that.
+const BUDGET: Duration = Duration::from_secs(7);
+/// What a network needs to bring the answer back before the producer's patience ends.
+const MARGIN: Duration = Duration::from_secs(1);
 /// The lease's default, and so far its only value.
 const LEASE: Duration = Duration::from_secs(30);
 /// A lease must outlive the budget, SQLite's busy timeout of 5 s and a margin of 1 s.
@@ -46,17 +50,19 @@ pub(crate) const CLI: Cli = Cli {
         secrets("standard-secrets", "STANDARD_SECRETS", "mounts /webhooks/standard; one or two secrets: whsec_ and base64"),
         secrets("brief-secrets", "BRIEF_SECRETS", "not in this version"),
         secrets("sequenced-secrets", "SEQUENCED_SECRETS", "mounts /webhooks/sequenced; one or two secrets"),
-        secrets("stripe-secrets", "STRIPE_SECRETS", "not in this version"),
+        secrets("stripe-secrets", "STRIPE_SECRETS", "mounts /webhooks/stripe; one or two secrets"),
         secrets("github-secrets", "GITHUB_SECRETS", "not in this version"),
         secrets("shopify-secrets", "SHOPIFY_SECRETS", "not in this version"),
-        secrets("slack-secrets", "SLACK_SECRETS", "not in this version"),
+        secrets("slack-secrets", "SLACK_SECRETS", "mounts /webhooks/slack; one or two secrets"),
         Opt::new("console-token", "TOKEN", "mounts /console behind this token").env("CONSOLE_TOKEN").secret(),
-        Opt::new("delivery-budget", "TIME", "from the first byte of a delivery to its answer")
-            .env("DELIVERY_BUDGET")
-            .default("7s"),
+        Opt::new("delivery-budget", "TIME", "from the first byte of a delivery to its answer [default: 7s, less where a \
+             producer has no patience]")
+            .env("DELIVERY_BUDGET"),
         Opt::new("recovery-window", "TIME", "parked longer than this is a dead letter [default: the preset's]")
             .env("RECOVERY_WINDOW"),
-        Opt::new("retention", "TIME", "applied rows older than this are purged").env("RETENTION").default("30d"),
+        Opt::new("retention", "TIME", "applied rows older than this are purged [default: 30d, more where a producer may \
+             send its events again for longer]")
+            .env("RETENTION"),
         Opt::switch("allow-short-retention", "let the retention go below the preset's floor")
             .env("ALLOW_SHORT_RETENTION"),
         Opt::new("backoff", "TIMES", "the waits of a parked event whose handler fails")
@@ -104,9 +110,11 @@ pub(crate) struct Settings {
     pub(crate) listen: String,
     /// None: one random secret for kudos.
     pub(crate) mounted: Vec<Mounted>,
-    pub(crate) budget: Duration,
+    /// None: [`BUDGET`], or less where a producer has no patience.
+    budget: Option<Duration>,
     pub(crate) recovery_window: Option<Duration>,
-    pub(crate) retention: Duration,
+    /// None: 30 days, or more where a producer may send its events again for longer.
+    pub(crate) retention: Option<Duration>,
     pub(crate) allow_short_retention: bool,
     pub(crate) backoff: Vec<Duration>,
     pub(crate) pool_size: u32,
@@ -121,14 +129,12 @@ pub(crate) struct Settings {
 impl Settings {
     pub(crate) fn from(given: &Given) -> Result<Self, Wrong> {
         later(given)?;
-        let budget = given.one("delivery-budget", values::some_time)?;
+        let budget = given.maybe("delivery-budget", values::some_time)?;
         let lease = given.one("lease", values::some_time)?;
-        if lease < budget + LEASE_MARGIN {
-            let least = (budget + LEASE_MARGIN).as_secs_f64();
+        let least = budget.unwrap_or(BUDGET).saturating_add(LEASE_MARGIN);
+        if lease < least {
             return Err(Wrong(format!(
-                "LEASE: {} s is too short for a DELIVERY_BUDGET of {} s: at least {least} s",
-                lease.as_secs_f64(),
-                budget.as_secs_f64(),
+                "LEASE: {lease:?} is too short for the DELIVERY_BUDGET: at least {least:?}"
             )));
         }
         if lease != LEASE {
@@ -140,7 +146,7 @@ impl Settings {
             mounted: mounted(given)?,
             budget,
             recovery_window: given.maybe("recovery-window", values::some_time)?,
-            retention: given.one("retention", values::some_time)?,
+            retention: given.maybe("retention", values::some_time)?,
             allow_short_retention: given.on("allow-short-retention")?,
             backoff: given.one("backoff", values::durations)?,
             pool_size: given.one("pool-size", values::up_to(MOST_CONNECTIONS))?,
@@ -156,6 +162,18 @@ impl Settings {
             first_sequence: given.one("first-sequence", first_sequence)?,
             demo_faults: given.on("demo-faults")?,
         })
+    }
+}
+
+impl Settings {
+    pub(crate) fn budget_of(&self, preset: &Preset) -> Duration {
+        self.budget
+            .unwrap_or(BUDGET.min(preset.patience.saturating_sub(MARGIN)))
+    }
+
+    /// No delivery takes longer.
+    pub(crate) fn longest_budget(&self) -> Duration {
+        self.budget.unwrap_or(BUDGET)
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
-use crate::support::event::{Event, SECRET, header, kudos, now, post, signature, standard};
+use crate::support::event::{Event, SECRET, header, kudos, mac, now, post, signature, standard};
 use crate::support::http;
 use crate::support::receiver::{Receiver, Setup};
 
@@ -392,6 +392,52 @@ fn the_presets_sequenced_and_standard_are_mounted_by_their_secrets() {
     assert_eq!(receiver.ledger("acct-2"), (7, vec!["msg_1".to_owned()]));
     // Without its secret there is no kudos.
     receiver.deliver(&event).is(401, "rejected");
+}
+
+/// Producers with a body of their own: the receiver finds the data where they put it, and no order is asked for.
+#[test]
+fn the_presets_stripe_and_slack_are_mounted_by_their_secrets() {
+    let receiver = Setup::new()
+        .set("STRIPE_SECRETS", "whsec_stripe")
+        .set("SLACK_SECRETS", "slack-secret")
+        .start();
+    let stripe = |body: &[u8]| {
+        let header = header(
+            "stripe-signature",
+            signature(&["whsec_stripe"], now(), body),
+        );
+        receiver.send(&post("stripe", &[header], body))
+    };
+    let body = br#"{"id":"evt_1","type":"charge.succeeded","data":{"object":{"account":"acct-1","amount":7}}}"#;
+    stripe(body).is(200, "applied");
+    stripe(body).is(200, "duplicate");
+    // An honest Stripe body differs between deliveries.
+    let again = br#"{"id":"evt_1","type":"charge.succeeded","pending_webhooks":0,"data":{"object":{"account":"acct-1","amount":7}}}"#;
+    stripe(again).is(200, "duplicate");
+    stripe(br#"{"id":"evt_2","type":"charge.succeeded","data":{"account":"acct-1","amount":1}}"#)
+        .is(200, "applied");
+
+    let slack = |body: &[u8]| {
+        let at = now().to_string();
+        let message = [b"v0", at.as_bytes(), body].join(&b':');
+        let mac = hex::encode(mac(b"slack-secret", &[&message]));
+        let headers = [
+            header("x-slack-request-timestamp", at),
+            header("x-slack-signature", format!("v0={mac}")),
+        ];
+        receiver.send(&post("slack", &headers, body))
+    };
+    let body = br#"{"type":"event_callback","event_id":"Ev1","event":{"type":"paid"},"data":{"account":"acct-2","amount":9}}"#;
+    slack(body).is(200, "applied");
+    slack(body).is(200, "duplicate");
+    let challenge = slack(br#"{"type":"url_verification","challenge":"c-1"}"#);
+    assert!(challenge.is(200, "accepted").text().contains("c-1"));
+
+    assert_eq!(receiver.ledger("acct-1").0, 8);
+    let ledger = receiver.get("/ledger/acct-2").json();
+    let entry =
+        serde_json::json!({"event_id": "Ev1", "event_type": "paid", "sequence": null, "amount": 9});
+    assert_eq!(ledger["entries"], serde_json::json!([entry]));
 }
 
 /// §2.3, §3: Kudos' control events are answered by the inbox, and the handler never sees them.
