@@ -9,14 +9,16 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use crate::clock::{Clock, SystemClock};
-use crate::error::{BuildError, BuildErrorKind};
+use crate::dispatch::Release;
+use crate::error::{BuildError, BuildErrorKind, OperatorError};
 use crate::layer::body::ByteBudget;
 use crate::order::Worker;
+use crate::order::worker::{self, Work};
 use crate::queue::Waiting;
 use crate::recent::Recent;
 use crate::shared::{Incarnation, Shared};
 use crate::source::{Source, SourceState};
-use crate::store::{Backend, Sql};
+use crate::store::{Backend, Key, Sql};
 use crate::tracker::Tracker;
 use crate::verify::Secrets;
 use crate::watch::Watch;
@@ -82,6 +84,36 @@ impl<DB: Backend> Inbox<DB> {
     /// source.
     pub fn secrets(&self, source: &str) -> Option<&Secrets> {
         Some(self.shared.source(source)?.secrets())
+    }
+
+    /// Lets an event pass that the fence holds (§6.7), since it was honest after all: the worker hands its stored request
+    /// to the handler. `actor` and `reason` go into the audit table.
+    ///
+    /// False if the event is not held by the fence (any more), so that it is safe to repeat.
+    ///
+    /// # Errors
+    /// If the database could not be asked, or is busy.
+    pub async fn release_fenced(
+        &self,
+        source: &str,
+        event_id: &str,
+        actor: &str,
+        reason: &str,
+    ) -> Result<bool, OperatorError> {
+        let key = Key { source, event_id };
+        let released = Release {
+            shared: &self.shared,
+            key,
+            actor,
+            reason,
+        }
+        .run()
+        .await?;
+        if released {
+            let (source, event_id) = (Arc::from(source), Arc::from(event_id));
+            worker::wake(&self.shared, Work::Event { source, event_id });
+        }
+        Ok(released)
     }
 
     /// Whether the database answers, within `patience`: for a health check.

@@ -94,7 +94,7 @@ pub mod verify;
 mod watch;
 
 pub use answer::INBOX_OUTCOME;
-pub use error::{BuildError, BuildErrorKind, TxError};
+pub use error::{BuildError, BuildErrorKind, OperatorError, TxError};
 pub use event::{Delivery, Origin, Outcome, Verdict};
 pub use inbox::{Inbox, InboxBuilder};
 pub use preset::Preset;

@@ -217,7 +217,7 @@ fn entry(text: &mut String, left: &str, right: &str) {
     const INDENT: usize = 25;
     const WIDTH: usize = 100;
     let mut line = format!("  {left:<width$}", width = INDENT - 2);
-    if line.len() > INDENT {
+    if left.len() + 2 >= INDENT {
         let _ = writeln!(text, "{}", line.trim_end());
         line = " ".repeat(INDENT);
     }

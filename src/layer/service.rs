@@ -11,7 +11,7 @@ use http_body::Body;
 use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
 
-use super::deliver::{self, Arrival};
+use super::deliver;
 use super::future::ResponseFuture;
 use crate::answer::Answer;
 use crate::dispatch::{BoxError, BoxFuture, Run};
@@ -118,8 +118,7 @@ where
     let runtime = shared.runtime.clone();
     let task = runtime.spawn(async move {
         let _tracked = tracked;
-        let Arrival { envelope, request } = arrival;
-        deliver::deliver(&shared, &source, envelope, request, call, deadline).await
+        deliver::deliver(&shared, &source, arrival, call, deadline).await
     });
     match timeout_at(deadline + GRACE, task).await {
         Ok(Ok(response)) => response,

@@ -51,6 +51,7 @@ pub struct Source {
     keep_headers: Vec<HeaderName>,
     keep_rejected: bool,
     allow_gone: bool,
+    unfenced: bool,
     recovery_window: Option<Duration>,
     revive_gaps: bool,
     backoff: Vec<Duration>,
@@ -99,6 +100,7 @@ impl Source {
             keep_headers: Vec::new(),
             keep_rejected: true,
             allow_gone: false,
+            unfenced: false,
             recovery_window: None,
             revive_gaps: true,
             backoff: BACKOFF.to_vec(),
@@ -190,6 +192,13 @@ impl Source {
     /// endpoint on a 410.
     pub fn allow_gone(mut self, allow: bool) -> Self {
         self.allow_gone = allow;
+        self
+    }
+
+    /// Gives up the fence of a source whose event id is not signed: whoever captured one delivery can then have its
+    /// event applied again under any new id.
+    pub fn insecure_unfenced(mut self) -> Self {
+        self.unfenced = true;
         self
     }
 

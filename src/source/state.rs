@@ -7,13 +7,15 @@ use std::time::Duration;
 
 use http::{HeaderName, Method};
 use metrics::SharedString;
+use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 
 use super::{SecretsFrom, Source};
+use crate::clock::Timestamp;
 use crate::envelope::{Envelope, Mapping, Sequence};
 use crate::error::{BuildError, BuildErrorKind};
-use crate::store::Known;
-use crate::verify::{Scheme, Secret, Secrets, Tolerance};
+use crate::store::{Fence, Known};
+use crate::verify::{Head, Refusal, RequestView, Scheme, Secret, Secrets, Tolerance};
 
 /// What a network needs to bring the answer back before the producer's patience ends (§1, budget).
 const MARGIN: Duration = Duration::from_secs(1);
@@ -33,6 +35,7 @@ pub(crate) struct SourceState {
     budget: Duration,
     recovery_window: Duration,
     retention: Duration,
+    fenced: bool,
     in_flight: Semaphore,
     /// Parked and dead: what the sampler found last, and what this process has done since.
     pending: AtomicI64,
@@ -57,10 +60,11 @@ impl SourceState {
                 "source {name:?}: {what}"
             )))
         };
-        if !source.mapping.id_is_covered_by(&source.scheme) {
+        let fenced = !source.mapping.id_is_covered_by(&source.scheme) && !source.unfenced;
+        if fenced && source.mapping.has_sequence() {
             return refuse(
-                "its event id is not covered by the signature, and the fence that such a source needs is not in this \
-                 version: use a scheme that signs the id"
+                "its event id is not covered by the signature, and such a source cannot be ordered by sequence: sign \
+                 the id, or take the sequence out of the mapping"
                     .into(),
             );
         }
@@ -112,6 +116,7 @@ impl SourceState {
                 .recovery_window
                 .unwrap_or(source.preset.recovery_window()),
             retention,
+            fenced,
             types: Mutex::default(),
             in_flight: Semaphore::new(in_flight.min(Semaphore::MAX_PERMITS)),
             pending: AtomicI64::new(0),
@@ -167,6 +172,39 @@ impl SourceState {
 
     pub(crate) fn keep_headers(&self) -> &[HeaderName] {
         &self.source.keep_headers
+    }
+
+    /// What a delivery is known by beside its id, which is not signed (§6.7). Where a time is signed, the signed message:
+    /// it comes again only if it was captured. Otherwise event type and body, except for types that may honestly repeat.
+    pub(crate) fn fence(
+        &self,
+        head: &Head,
+        request: &RequestView<'_>,
+        event_type: Option<&str>,
+        now: Timestamp,
+    ) -> Result<Option<Fence>, Refusal> {
+        if !self.fenced {
+            return Ok(None);
+        }
+        if self.source.scheme.has_timestamp() {
+            let digest = head.signed_digest(request)?;
+            let expires_at = now.plus(self.source.tolerance.span());
+            return Ok(Some(Fence { digest, expires_at }));
+        }
+        let kind = event_type.unwrap_or("");
+        if self.source.preset.fence_exempt.contains(&kind) {
+            return Ok(None);
+        }
+        // An event type has no control characters, so that no two pairs make one text.
+        let digest = Sha256::new()
+            .chain_update(kind)
+            .chain_update([0])
+            .chain_update(request.body)
+            .finalize();
+        Ok(Some(Fence {
+            digest: digest.into(),
+            expires_at: now.plus(self.retention),
+        }))
     }
 
     pub(crate) fn keeps_rejected(&self) -> bool {

@@ -87,6 +87,14 @@ statements! {
     record_attempt = "UPDATE {p}pending
         SET attempts = attempts + 1, reason = ?, not_before = ?, last_status = ?, last_error = ?
         WHERE source = ? AND event_id = ?";
+    release = "UPDATE {p}pending SET reason = NULL, not_before = ?, attempts = 0 WHERE source = ? AND event_id = ?";
+    insert_fence = "INSERT INTO {p}fence (source, digest, event_id, expires_at)
+        VALUES (?, ?, ?, ?){on_conflict}";
+    fence_holder = "SELECT event_id FROM {p}fence WHERE source = ? AND digest = ?{for_update}";
+    purge_fences = "DELETE FROM {p}fence WHERE source = ? AND digest IN (
+        SELECT digest FROM (
+            SELECT digest FROM {p}fence WHERE source = ? AND expires_at < ?
+            ORDER BY expires_at LIMIT ?) AS batch)";
     audit = "INSERT INTO {p}audit (at, source, event_id, action, actor, detail) VALUES (?, ?, ?, ?, ?, ?)";
     // A dead letter for a gap (1) comes back by itself when the gap fills; the others wait for somebody.
     due_streams = "SELECT p.source, p.correlation_id
@@ -96,7 +104,17 @@ statements! {
         WHERE (p.reason IS NULL OR p.reason = 1) AND p.not_before <= ?
             AND (p.source > ? OR (p.source = ? AND p.correlation_id > ?))
         ORDER BY p.source, p.correlation_id LIMIT ?";
-    due_head = "SELECT p.event_id, e.event_type, e.fingerprint, p.sequence, CAST(p.reason AS {bigint}),
+    // What has no place in a stream and waits all the same: it was released by an operator.
+    due_events = "SELECT source, event_id FROM {p}pending
+        WHERE sequence IS NULL AND reason IS NULL AND not_before <= ?
+            AND (source > ? OR (source = ? AND event_id > ?))
+        ORDER BY source, event_id LIMIT ?";
+    due_event = "SELECT p.event_id, e.event_type, e.fingerprint, p.correlation_id, p.sequence, CAST(p.reason AS {bigint}),
+            CAST(p.attempts AS {bigint}), p.not_before, p.parked_at, p.method, p.uri, p.headers, p.body
+        FROM {p}pending p
+        JOIN {p}event e ON e.source = p.source AND e.event_id = p.event_id
+        WHERE p.source = ? AND p.event_id = ? AND p.sequence IS NULL AND p.reason IS NULL";
+    due_head = "SELECT p.event_id, e.event_type, e.fingerprint, p.correlation_id, p.sequence, CAST(p.reason AS {bigint}),
             CAST(p.attempts AS {bigint}), p.not_before,
             p.parked_at, p.method, p.uri, p.headers, p.body
         FROM {p}cursor c
@@ -112,7 +130,7 @@ statements! {
         ORDER BY p.event_id LIMIT ?";
     pending_counts = "SELECT source, CAST(reason AS {bigint}), COUNT(*), CAST(SUM(bytes) AS {bigint}), MIN(parked_at)
         FROM {p}pending GROUP BY source, reason";
-    // Applied rows only. The nesting is what makes one text do for every database, but for the verb.
+    // Applied and fenced rows only. The nesting is what makes one text do for every database, but for the verb.
     purge = "{delete_batch} (
             SELECT source, event_id FROM {p}event WHERE source = ? AND state = 1 AND decided_at < ?
             ORDER BY decided_at LIMIT ?{skip_locked}) AS batch{batch_end}";

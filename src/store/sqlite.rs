@@ -16,7 +16,7 @@ use sqlx::{Pool, Row, Sqlite};
 use tokio::time::Instant;
 
 use super::migrate::{self, Version};
-use super::queries::{inserted, required, statements_of_backend, text};
+use super::queries::{inserted, pending_row, required, statements_of_backend, text};
 use super::sql::{DeleteBatch, Dialect};
 use super::*;
 use crate::error::BuildError;
@@ -88,6 +88,8 @@ pub struct FileId {
 pub struct SqliteDeadline {
     armed: Arc<AtomicBool>,
 }
+
+pending_row!(sqlx::sqlite::SqliteRow);
 
 impl sealed::Sealed for Sqlite {}
 

@@ -1,0 +1,216 @@
+//! The reference receiver: a ledger behind the inbox, over real HTTP.
+//!
+//! `cargo run --example receiver` starts it on port 3000 with a SQLite file and prints the secret that the sender
+//! needs. Every setting is an environment variable and a flag: see `--help`.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line program"
+)]
+
+mod data;
+mod faults;
+mod http;
+mod ledger;
+mod settings;
+#[path = "../shared/mod.rs"]
+mod shared;
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::future::IntoFuture as _;
+use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::serve::ListenerExt as _;
+use sqlx::{Pool, Sqlite};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tower_inbox::verify::Tolerance;
+use tower_inbox::{BuildErrorKind, Inbox, Source};
+use tracing_subscriber::EnvFilter;
+
+use faults::Runs;
+use http::App;
+use ledger::Ledger;
+use settings::{CLI, Mounted, Settings};
+use shared::args::Wrong;
+
+/// Beyond the budget of a delivery: what a network needs to bring its answer back.
+const GRACE: Duration = Duration::from_secs(2);
+/// How often the recorder of metrics folds what it has gathered.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Why the receiver did not run, or not to its end.
+enum Failure {
+    /// A setting that cannot be used: status 2.
+    Setting(Wrong),
+    /// The world outside: status 1.
+    Other(Box<dyn Error>),
+}
+
+impl<E: Into<Box<dyn Error>>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let settings = Settings::from(&CLI.settings()).unwrap_or_else(|wrong| wrong.exit(CLI.name));
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_env_filter(
+            EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")),
+        )
+        .init();
+    match run(settings).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Setting(wrong)) => wrong.exit(CLI.name),
+        Err(Failure::Other(error)) => {
+            eprintln!("{}: {error}", CLI.name);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(mut settings: Settings) -> Result<(), Failure> {
+    // Taken before anything is announced, so that a signal that comes at once is not lost.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let metrics = metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder()?;
+
+    let random = settings
+        .mounted
+        .is_empty()
+        .then(random_secret)
+        .transpose()?;
+    if let Some(secret) = &random {
+        let preset = settings::available("kudos").ok_or("kudos is not in this version")?;
+        settings.mounted.push(Mounted {
+            preset,
+            secrets: vec![secret.clone()],
+        });
+    }
+    let pool = tower_inbox::sqlite::connect(&settings.database, settings.pool_size)
+        .await
+        .map_err(|error| format!("the database could not be opened: {error}"))?;
+    Sqlite::create(&pool)
+        .await
+        .map_err(|error| format!("the ledger's tables could not be made: {error}"))?;
+    let inbox = inbox(&pool, &settings).await?;
+
+    let app = Arc::new(App {
+        pool: pool.clone(),
+        inbox: inbox.clone(),
+        metrics: metrics.clone(),
+        faults: settings.demo_faults.then(Runs::default),
+    });
+    let presets: Vec<_> = settings
+        .mounted
+        .iter()
+        .map(|mounted| mounted.preset.name)
+        .collect();
+    let router = http::router(app, &presets);
+    let listener = TcpListener::bind(&settings.listen)
+        .await
+        .map_err(|error| format!("LISTEN: {:?} cannot be used: {error}", settings.listen))?;
+    let address = listener.local_addr()?;
+    announce(&format!("listening on http://{address}"));
+    if let Some(secret) = random {
+        announce(&format!(
+            "no secrets were set; one for kudos was made: KUDOS_SECRETS={secret}"
+        ));
+    }
+    if settings.demo_faults {
+        tracing::warn!("DEMO_FAULTS is on: events say by themselves what goes wrong");
+    }
+    let upkeep = tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(UPKEEP).await;
+            metrics.run_upkeep();
+        }
+    });
+
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let listener = listener.tap_io(|stream| {
+        // Small answers must not wait for more to be sent.
+        let _ = stream.set_nodelay(true);
+    });
+    let server = axum::serve(listener, router).with_graceful_shutdown(async {
+        let _ = stopped.await;
+    });
+    let mut server = tokio::spawn(server.into_future());
+    tokio::select! {
+        ended = &mut server => ended??,
+        _ = terminate.recv() => tracing::info!("SIGTERM: no new deliveries, those in flight are finished"),
+        _ = interrupt.recv() => tracing::info!("interrupted: no new deliveries, those in flight are finished"),
+    }
+    let _ = stop.send(());
+    if tokio::time::timeout(settings.longest_budget() + GRACE, &mut server)
+        .await
+        .is_err()
+    {
+        tracing::warn!("some connections were still open and are closed");
+        server.abort();
+    }
+    inbox.shutdown().await;
+    upkeep.abort();
+    pool.close().await;
+    tracing::info!("ended in good order");
+    Ok(())
+}
+
+/// A line on standard output. Nobody may be reading there; that is no reason to stop.
+fn announce(line: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+async fn inbox(pool: &Pool<Sqlite>, settings: &Settings) -> Result<Inbox<Sqlite>, Failure> {
+    let mut builder = Inbox::builder(pool.clone());
+    if let Some(deliveries) = settings.max_in_flight {
+        builder = builder.max_in_flight(deliveries);
+    }
+    for mounted in &settings.mounted {
+        builder = builder.source(source(mounted, settings));
+    }
+    builder.build().await.map_err(|error| match error.kind() {
+        BuildErrorKind::Schema | BuildErrorKind::Database => error.into(),
+        _ => Failure::Setting(Wrong(error.to_string())),
+    })
+}
+
+fn source(mounted: &Mounted, settings: &Settings) -> Source {
+    let mut source = Source::new(mounted.preset.name, *mounted.preset)
+        .secrets(mounted.secrets.iter().cloned())
+        .tolerance(Tolerance::new(settings.tolerance, settings.tolerance))
+        .budget(settings.budget_of(mounted.preset))
+        .body_limit(settings.body_limit)
+        .first_sequence(settings.first_sequence)
+        .backoff(settings.backoff.iter().copied())
+        .park_limit(settings.park_limit);
+    if let Some(retention) = settings.retention {
+        source = source.retention(retention);
+    }
+    if let Some(window) = settings.recovery_window {
+        source = source.recovery_window(window);
+    }
+    if settings.allow_short_retention {
+        source = source.insecure_short_retention();
+    }
+    source
+}
+
+/// 256 bits.
+fn random_secret() -> Result<String, Box<dyn Error>> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|error| format!("no random numbers: {error}"))?;
+    Ok(bytes.iter().fold(String::from("whk_"), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    }))
+}

@@ -1,0 +1,258 @@
+//! Every setting of the receiver: checked before anything is opened, refused with one line that names it.
+
+use std::time::Duration;
+
+use tower_inbox::envelope::Sequence;
+use tower_inbox::preset::Preset;
+
+use crate::shared::args::{Cli, Opt, Settings as Given, Wrong};
+use crate::shared::values;
+
+/// Of a delivery, where the producer waits longer than that.
+const BUDGET: Duration = Duration::from_secs(7);
+/// What a network needs to bring the answer back before the producer's patience ends.
+const MARGIN: Duration = Duration::from_secs(1);
+/// The lease's default, and so far its only value.
+const LEASE: Duration = Duration::from_secs(30);
+/// A lease must outlive the budget, SQLite's busy timeout of 5 s and a margin of 1 s.
+const LEASE_MARGIN: Duration = Duration::from_secs(6);
+/// More connections than this are a slip of the finger.
+const MOST_CONNECTIONS: u32 = 10_000;
+
+/// The presets and their options, in the order of the documentation. The flag is `--<preset>-secrets`.
+const PRESETS: [(&str, &str); 8] = [
+    ("kudos", "kudos-secrets"),
+    ("standard", "standard-secrets"),
+    ("brief", "brief-secrets"),
+    ("sequenced", "sequenced-secrets"),
+    ("stripe", "stripe-secrets"),
+    ("github", "github-secrets"),
+    ("shopify", "shopify-secrets"),
+    ("slack", "slack-secrets"),
+];
+
+const fn secrets(flag: &'static str, env: &'static str, help: &'static str) -> Opt {
+    Opt::new(flag, "NEW[,OLD]", help).env(env).secret()
+}
+
+pub(crate) const CLI: Cli = Cli {
+    name: "receiver",
+    about: "A webhook receiver: a ledger behind the inbox. Every event is applied exactly once, and in order.",
+    options: &[
+        Opt::new("database-url", "URL", "where ledger and inbox are; its tables are made at the start")
+            .env("DATABASE_URL")
+            .default("sqlite://receiver.db?mode=rwc")
+            .secret(),
+        Opt::new("listen", "ADDR", "address and port; port 0 takes a free one, printed as `listening on http://ADDR`")
+            .env("LISTEN")
+            .default("127.0.0.1:3000"),
+        secrets("kudos-secrets", "KUDOS_SECRETS", "mounts /webhooks/kudos; one or two secrets"),
+        secrets("standard-secrets", "STANDARD_SECRETS", "mounts /webhooks/standard; one or two secrets: whsec_ and base64"),
+        secrets("brief-secrets", "BRIEF_SECRETS", "not in this version"),
+        secrets("sequenced-secrets", "SEQUENCED_SECRETS", "mounts /webhooks/sequenced; one or two secrets"),
+        secrets("stripe-secrets", "STRIPE_SECRETS", "mounts /webhooks/stripe; one or two secrets"),
+        secrets("github-secrets", "GITHUB_SECRETS", "not in this version"),
+        secrets("shopify-secrets", "SHOPIFY_SECRETS", "not in this version"),
+        secrets("slack-secrets", "SLACK_SECRETS", "mounts /webhooks/slack; one or two secrets"),
+        Opt::new("console-token", "TOKEN", "mounts /console behind this token").env("CONSOLE_TOKEN").secret(),
+        Opt::new("delivery-budget", "TIME", "from the first byte of a delivery to its answer [default: 7s, less where a \
+             producer has no patience]")
+            .env("DELIVERY_BUDGET"),
+        Opt::new("recovery-window", "TIME", "parked longer than this is a dead letter [default: the preset's]")
+            .env("RECOVERY_WINDOW"),
+        Opt::new("retention", "TIME", "applied rows older than this are purged [default: 30d, more where a producer may \
+             send its events again for longer]")
+            .env("RETENTION"),
+        Opt::switch("allow-short-retention", "let the retention go below the preset's floor")
+            .env("ALLOW_SHORT_RETENTION"),
+        Opt::new("backoff", "TIMES", "the waits of a parked event whose handler fails")
+            .env("BACKOFF")
+            .default("1s,4s,16s,64s,256s,300s"),
+        Opt::new("lease", "TIME", "of a pending event; at least the budget + 6s").env("LEASE").default("30s"),
+        Opt::new("pool-size", "N", "database connections").env("POOL_SIZE").default("10"),
+        Opt::new("max-in-flight", "N", "deliveries that may hold a connection [default: from the pool]")
+            .env("MAX_IN_FLIGHT"),
+        Opt::new("body-limit", "SIZE", "the largest body").env("BODY_LIMIT").default("1MiB"),
+        Opt::new("park-limit", "N", "events of one source that may be parked or dead")
+            .env("PARK_LIMIT")
+            .default("10000"),
+        Opt::new("tolerance", "TIME", "how old a signed time may be, and how far ahead")
+            .env("TOLERANCE")
+            .default("5m"),
+        Opt::new("first-sequence", "N", "of every stream: 0, 1 or adopt").env("FIRST_SEQUENCE").default("1"),
+        Opt::new("deferred", "PRESETS", "presets that run deferred, comma-separated").env("DEFERRED"),
+        Opt::switch(
+            "store-responses",
+            "answer duplicates with the first answer [default: on for brief, else off]",
+        )
+        .env("STORE_RESPONSES"),
+        Opt::switch("console-actions", "the console may act, not only look").env("CONSOLE_ACTIONS"),
+        Opt::switch("demo-faults", "obey `data.fault` of events: for tests alone").env("DEMO_FAULTS"),
+    ],
+    notes: "\
+Routes: POST /webhooks/<preset>, GET /ledger/<account>, GET /healthz, GET /metrics.
+With no secrets at all it makes one for kudos and prints it. Times are such as 500ms, 7s, 5m, 2h, 30d; sizes such as
+64KiB, 1MiB. RUST_LOG sets what is logged to standard error [default: info]. SIGTERM and Ctrl-C end it in good order.
+In this version only SQLite is a database, and the console, deferred mode, stored answers, leases of your own and
+adopted first sequences are refused.",
+};
+
+/// A preset that is to be mounted.
+#[derive(Clone)]
+pub(crate) struct Mounted {
+    pub(crate) preset: &'static Preset,
+    pub(crate) secrets: Vec<String>,
+}
+
+/// What the receiver runs with.
+pub(crate) struct Settings {
+    pub(crate) database: String,
+    pub(crate) listen: String,
+    /// None: one random secret for kudos.
+    pub(crate) mounted: Vec<Mounted>,
+    /// None: [`BUDGET`], or less where a producer has no patience.
+    budget: Option<Duration>,
+    pub(crate) recovery_window: Option<Duration>,
+    /// None: 30 days, or more where a producer may send its events again for longer.
+    pub(crate) retention: Option<Duration>,
+    pub(crate) allow_short_retention: bool,
+    pub(crate) backoff: Vec<Duration>,
+    pub(crate) pool_size: u32,
+    pub(crate) max_in_flight: Option<usize>,
+    pub(crate) body_limit: usize,
+    pub(crate) park_limit: u32,
+    pub(crate) tolerance: Duration,
+    pub(crate) first_sequence: Sequence,
+    pub(crate) demo_faults: bool,
+}
+
+impl Settings {
+    pub(crate) fn from(given: &Given) -> Result<Self, Wrong> {
+        later(given)?;
+        let budget = given.maybe("delivery-budget", values::some_time)?;
+        let lease = given.one("lease", values::some_time)?;
+        let least = budget.unwrap_or(BUDGET).saturating_add(LEASE_MARGIN);
+        if lease < least {
+            return Err(Wrong(format!(
+                "LEASE: {lease:?} is too short for the DELIVERY_BUDGET: at least {least:?}"
+            )));
+        }
+        if lease != LEASE {
+            return Err(missing("LEASE other than 30s"));
+        }
+        Ok(Self {
+            database: given.one("database-url", database)?,
+            listen: given.one("listen", address)?,
+            mounted: mounted(given)?,
+            budget,
+            recovery_window: given.maybe("recovery-window", values::some_time)?,
+            retention: given.maybe("retention", values::some_time)?,
+            allow_short_retention: given.on("allow-short-retention")?,
+            backoff: given.one("backoff", values::durations)?,
+            pool_size: given.one("pool-size", values::up_to(MOST_CONNECTIONS))?,
+            max_in_flight: given
+                .maybe("max-in-flight", values::up_to(1_000_000_u32))?
+                .map(|deliveries| deliveries as usize),
+            body_limit: given.one("body-limit", |text| match values::size(text)? {
+                0 => Err("at least 1 byte".to_owned()),
+                bytes => Ok(bytes),
+            })?,
+            park_limit: given.one("park-limit", values::count)?,
+            tolerance: given.one("tolerance", values::some_time)?,
+            first_sequence: given.one("first-sequence", first_sequence)?,
+            demo_faults: given.on("demo-faults")?,
+        })
+    }
+}
+
+impl Settings {
+    pub(crate) fn budget_of(&self, preset: &Preset) -> Duration {
+        self.budget
+            .unwrap_or(BUDGET.min(preset.patience.saturating_sub(MARGIN)))
+    }
+
+    /// No delivery takes longer.
+    pub(crate) fn longest_budget(&self) -> Duration {
+        self.budget.unwrap_or(BUDGET)
+    }
+}
+
+/// Refuses what this version does not have, whatever else is set: a setting that is silently without effect would be
+/// worse. What is malformed is said first.
+fn later(given: &Given) -> Result<(), Wrong> {
+    if given.maybe("console-token", values::text)?.is_some() {
+        return Err(missing("CONSOLE_TOKEN"));
+    }
+    if given.on("console-actions")? {
+        return Err(missing("CONSOLE_ACTIONS"));
+    }
+    if given.on("store-responses")? {
+        return Err(missing("STORE_RESPONSES"));
+    }
+    let deferred = given.maybe("deferred", |text| Ok(text.trim().to_owned()))?;
+    if deferred.is_some_and(|presets| !presets.is_empty()) {
+        return Err(missing("DEFERRED"));
+    }
+    given.one("database-url", database)?;
+    let first = given.one("first-sequence", |text| Ok(text.to_owned()))?;
+    if first == "adopt" {
+        return Err(missing("FIRST_SEQUENCE=adopt"));
+    }
+    Ok(())
+}
+
+fn missing(what: &str) -> Wrong {
+    Wrong(format!("{what} is not in this version"))
+}
+
+fn mounted(given: &Given) -> Result<Vec<Mounted>, Wrong> {
+    let mut mounted = Vec::new();
+    for (name, flag) in PRESETS {
+        let Some(secrets) = given.maybe(flag, values::secrets)? else {
+            continue;
+        };
+        match available(name) {
+            Some(preset) => mounted.push(Mounted { preset, secrets }),
+            None => return Err(missing(&format!("the preset {name}"))),
+        }
+    }
+    Ok(mounted)
+}
+
+/// A preset that this version can keep its promises for: one whose event ids are signed. The others need a fence,
+/// which is not there yet; `brief` promises stored answers, which are not there either.
+pub(crate) fn available(name: &str) -> Option<&'static Preset> {
+    Preset::named(name).filter(|preset| preset.id_is_covered() && name != "brief")
+}
+
+fn database(url: &str) -> Result<String, String> {
+    match url.split(':').next().unwrap_or_default() {
+        "sqlite" => Ok(url.to_owned()),
+        kind @ ("postgres" | "postgresql" | "mysql" | "mariadb") => {
+            Err(format!("{kind} is not in this version: only sqlite: is"))
+        }
+        _ => Err("not a URL that begins with sqlite:".to_owned()),
+    }
+}
+
+fn address(text: &str) -> Result<String, String> {
+    let port = text
+        .rsplit_once(':')
+        .filter(|(host, _)| !host.is_empty())
+        .map(|(_, port)| port);
+    match port.map(str::parse::<u16>) {
+        Some(Ok(_)) => Ok(text.to_owned()),
+        _ => Err("not an address and a port, such as 127.0.0.1:3000".to_owned()),
+    }
+}
+
+fn first_sequence(text: &str) -> Result<Sequence, String> {
+    let first = match text {
+        "0" => Some(0),
+        "1" => Some(1),
+        _ => None,
+    };
+    first
+        .and_then(Sequence::new)
+        .ok_or_else(|| "0, 1 or adopt".to_owned())
+}

@@ -1,0 +1,10 @@
+//! The built receiver, driven as a black box over real HTTP: every answer of §3 that it can give, every demo fault.
+
+mod answers;
+mod door;
+mod faults;
+mod order;
+mod process;
+mod settings;
+#[path = "../support/mod.rs"]
+mod support;

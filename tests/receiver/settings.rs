@@ -1,0 +1,190 @@
+//! The receiver's settings: each is a variable and a flag, and a wrong one is one line and exit status 2.
+
+use std::process::Output;
+
+use crate::support::receiver::Setup;
+
+#[track_caller]
+fn is_one_line_and_status_2(output: &Output, named: &str) -> String {
+    let text = String::from_utf8(output.stderr.clone()).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(2), "{named}: {text}");
+    assert!(output.stdout.is_empty(), "{named}: nothing was announced");
+    assert_eq!(text.lines().count(), 1, "{named}: {text}");
+    assert!(text.starts_with("receiver: "), "{text}");
+    text
+}
+
+/// A value that cannot be used is refused by its variable's name.
+#[test]
+fn a_bad_value_is_refused_with_one_line_that_names_the_variable() {
+    let cases = [
+        ("DATABASE_URL", "receiver.db"),
+        ("DATABASE_URL", "oracle://db"),
+        ("LISTEN", "nowhere"),
+        ("LISTEN", "127.0.0.1"),
+        ("LISTEN", "127.0.0.1:99999"),
+        ("DELIVERY_BUDGET", "7"),
+        ("DELIVERY_BUDGET", "soon"),
+        ("DELIVERY_BUDGET", "0s"),
+        ("RECOVERY_WINDOW", "5"),
+        ("RETENTION", "forever"),
+        ("BACKOFF", "1s,,4s"),
+        ("BACKOFF", ""),
+        ("LEASE", "30"),
+        ("LEASE", "10s"),
+        ("POOL_SIZE", "0"),
+        ("POOL_SIZE", "many"),
+        ("POOL_SIZE", "-1"),
+        ("MAX_IN_FLIGHT", "0"),
+        ("BODY_LIMIT", "big"),
+        ("BODY_LIMIT", "0"),
+        ("PARK_LIMIT", "-1"),
+        ("TOLERANCE", "5"),
+        ("FIRST_SEQUENCE", "2"),
+        ("FIRST_SEQUENCE", ""),
+        ("DEMO_FAULTS", "maybe"),
+        ("ALLOW_SHORT_RETENTION", "2"),
+        ("CONSOLE_TOKEN", ""),
+        ("KUDOS_SECRETS", ""),
+        ("KUDOS_SECRETS", "hushA,hushB,hushC"),
+        ("KUDOS_SECRETS", "hushA,"),
+        ("KUDOS_SECRETS", ","),
+        ("STANDARD_SECRETS", ""),
+    ];
+    for (variable, value) in cases {
+        let text = is_one_line_and_status_2(&Setup::new().set(variable, value).refused(), variable);
+        assert!(text.contains(variable), "{variable}={value:?}: {text}");
+        assert!(!text.contains("hush"), "{text}");
+    }
+}
+
+/// What the inbox itself refuses to be built with (§7.1, §6.3, secrets that are none).
+#[test]
+fn a_configuration_that_cannot_be_safe_is_refused() {
+    let cases = [
+        ("RETENTION", "1h", "retention"),
+        ("STANDARD_SECRETS", "whsec_", "standard"),
+        ("STANDARD_SECRETS", "whsec_!!!!", "standard"),
+        ("KUDOS_SECRETS", "hush,hush", "kudos"),
+        ("DATABASE_URL", "sqlite::memory:", "memory"),
+    ];
+    for (variable, value, named) in cases {
+        let text = is_one_line_and_status_2(&Setup::new().set(variable, value).refused(), variable);
+        assert!(text.contains(named), "{variable}={value:?}: {text}");
+        assert!(!text.contains("hush") && !text.contains("!!!!"), "{text}");
+    }
+}
+
+/// What this version does not have is refused rather than ignored.
+#[test]
+fn a_setting_of_a_later_version_is_refused() {
+    let cases = [
+        ("DATABASE_URL", "postgres://user:hush@db/app"),
+        ("DATABASE_URL", "postgresql://user:hush@db/app"),
+        ("DATABASE_URL", "mysql://user:hush@db/app"),
+        ("DATABASE_URL", "mariadb://user:hush@db/app"),
+        ("CONSOLE_TOKEN", "hush"),
+        ("CONSOLE_ACTIONS", "1"),
+        ("DEFERRED", "kudos"),
+        ("STORE_RESPONSES", "1"),
+        ("LEASE", "40s"),
+        ("FIRST_SEQUENCE", "adopt"),
+        ("BRIEF_SECRETS", "hush"),
+        ("GITHUB_SECRETS", "hush"),
+        ("SHOPIFY_SECRETS", "hush"),
+    ];
+    for (variable, value) in cases {
+        let text = is_one_line_and_status_2(&Setup::new().set(variable, value).refused(), variable);
+        assert!(
+            text.contains("is not in this version"),
+            "{variable}={value:?}: {text}"
+        );
+        assert!(!text.contains("hush"), "{text}");
+    }
+    // Their defaults may be spelled out.
+    let setup = Setup::new()
+        .set("CONSOLE_ACTIONS", "0")
+        .set("STORE_RESPONSES", "0")
+        .set("LEASE", "30s")
+        .set("DEFERRED", "");
+    setup.start();
+}
+
+/// Every variable is a flag as well, and a flag beats its variable.
+#[test]
+fn every_variable_is_a_flag_and_help_lists_them() {
+    let run = |args: &[&str]| Setup::new().command().args(args).output().expect("it runs");
+    let help = run(&["--help"]);
+    let text = String::from_utf8(help.stdout).expect("UTF-8");
+    // Long lines are broken.
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(help.status.code(), Some(0));
+    let variables = [
+        "DATABASE_URL",
+        "LISTEN",
+        "KUDOS_SECRETS",
+        "STANDARD_SECRETS",
+        "BRIEF_SECRETS",
+        "SEQUENCED_SECRETS",
+        "STRIPE_SECRETS",
+        "GITHUB_SECRETS",
+        "SHOPIFY_SECRETS",
+        "SLACK_SECRETS",
+        "CONSOLE_TOKEN",
+        "DELIVERY_BUDGET",
+        "RECOVERY_WINDOW",
+        "RETENTION",
+        "BACKOFF",
+        "LEASE",
+        "POOL_SIZE",
+        "MAX_IN_FLIGHT",
+        "BODY_LIMIT",
+        "PARK_LIMIT",
+        "TOLERANCE",
+        "FIRST_SEQUENCE",
+        "DEFERRED",
+        "STORE_RESPONSES",
+        "CONSOLE_ACTIONS",
+        "DEMO_FAULTS",
+        "ALLOW_SHORT_RETENTION",
+    ];
+    for variable in variables {
+        let flag = format!("--{}", variable.to_ascii_lowercase().replace('_', "-"));
+        assert!(
+            text.contains(&format!("env {variable}")) && text.contains(&flag),
+            "{variable}: {text}"
+        );
+    }
+    let text = is_one_line_and_status_2(&run(&["--pool-size", "0"]), "--pool-size");
+    assert!(text.contains("--pool-size"), "{text}");
+    is_one_line_and_status_2(&run(&["--no-such-flag"]), "--no-such-flag");
+    is_one_line_and_status_2(&run(&["stray"]), "stray");
+    let beaten = Setup::new()
+        .set("POOL_SIZE", "5")
+        .command()
+        .arg("--pool-size=0")
+        .output()
+        .expect("it runs");
+    is_one_line_and_status_2(&beaten, "--pool-size");
+}
+
+/// An address that is taken, a database that cannot be opened: one line, and status 1, since no setting is malformed.
+#[test]
+fn what_the_world_refuses_is_one_line_as_well() {
+    let running = Setup::new().start();
+    let address = running.address.to_string();
+    let cases = [
+        ("LISTEN", address.as_str()),
+        ("DATABASE_URL", "sqlite:///no/such/folder/inbox.db?mode=rwc"),
+    ];
+    for (variable, value) in cases {
+        let output = Setup::new().set(variable, value).refused();
+        let text = String::from_utf8(output.stderr).expect("UTF-8");
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(
+            text.lines().any(|line| line.starts_with("receiver: ")),
+            "{text}"
+        );
+        assert!(output.stdout.is_empty());
+    }
+}
