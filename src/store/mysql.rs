@@ -68,9 +68,9 @@ impl Backend for MySql {
             // deliveries in flight, and they for it. A join finds its rows by their key; the ones that it looks for are
             // locked too, so those in flight are stepped over.
             delete_batch: DeleteBatch {
-                before: "DELETE e FROM {p}event e JOIN",
+                before: "DELETE t FROM {table} t JOIN",
                 skip_locked: " FOR UPDATE SKIP LOCKED",
-                behind: " USING (source, event_id)",
+                behind: " USING (source, {key})",
             },
         };
         Sql::render(&dialect, prefix)
