@@ -57,6 +57,8 @@
 //!                     └────── gap, too many failures, 4xx ────────┘
 //! ```
 //!
+//! A source whose event id is not signed has one state more, *fenced*: kept, and handed over only if an operator says so.
+//!
 //! Whose turn it is is computed from the cursor and stored nowhere, so that nothing is stranded by a crash or a race.
 //!
 //! # Features
