@@ -90,6 +90,7 @@ mod request;
 mod shared;
 mod source;
 mod store;
+mod tenants;
 mod tracker;
 mod tx;
 pub mod verify;
@@ -104,6 +105,7 @@ pub use source::Source;
 pub use store::Backend;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite;
+pub use tenants::{Tenant, TenantFuture, Tenants};
 pub use tx::Tx;
 pub use verify::{Secret, Secrets};
 
