@@ -64,6 +64,10 @@ impl Answer {
         Self::status(StatusCode::OK, Outcome::Duplicate, "already_processed")
     }
 
+    pub(crate) fn fenced() -> Self {
+        Self::status(StatusCode::OK, Outcome::Duplicate, "fenced")
+    }
+
     pub(crate) fn parked(waiting_for: u64) -> Self {
         Self {
             status: StatusCode::ACCEPTED,

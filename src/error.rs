@@ -99,3 +99,38 @@ impl fmt::Display for TxError {
 }
 
 impl std::error::Error for TxError {}
+
+/// Why an operator's action was not carried out. It is safe to repeat.
+#[derive(Debug)]
+pub struct OperatorError {
+    message: String,
+    source: Option<sqlx::Error>,
+}
+
+impl OperatorError {
+    pub(crate) fn database(error: sqlx::Error) -> Self {
+        Self {
+            message: format!("the database failed: {error}"),
+            source: Some(error),
+        }
+    }
+
+    pub(crate) fn busy(why: &str) -> Self {
+        Self {
+            message: why.to_owned(),
+            source: None,
+        }
+    }
+}
+
+impl fmt::Display for OperatorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for OperatorError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| source as _)
+    }
+}

@@ -104,6 +104,7 @@ impl Delivery {
     }
 
     /// A route of a mounted router was reached.
+    #[cfg(feature = "axum")]
     pub(crate) fn mark_routed(&self) {
         self.shared.routed.store(true, Ordering::Release);
     }

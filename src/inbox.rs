@@ -1,27 +1,24 @@
 //! The inbox: a cheap handle, and its builder.
 
 use std::collections::HashMap;
-use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sqlx::pool::PoolConnection;
 use sqlx::{Database, Pool};
 use tokio::runtime::Handle;
-use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::Semaphore;
 
-use crate::answer::Answer;
 use crate::clock::{Clock, SystemClock};
-use crate::dispatch::patience;
-use crate::error::{BuildError, BuildErrorKind};
+use crate::dispatch::Release;
+use crate::error::{BuildError, BuildErrorKind, OperatorError};
 use crate::layer::body::ByteBudget;
 use crate::order::Worker;
-use crate::queue::{Flights, Lanes, Waiting};
+use crate::order::worker::{self, Work};
+use crate::queue::Waiting;
 use crate::recent::Recent;
-use crate::source::Source;
-pub(crate) use crate::source::SourceState;
-use crate::store::{Backend, Fault, Sql, close_hard};
+use crate::shared::{Incarnation, Shared};
+use crate::source::{Source, SourceState};
+use crate::store::{Backend, Key, Sql};
 use crate::tracker::Tracker;
 use crate::verify::Secrets;
 use crate::watch::Watch;
@@ -67,200 +64,6 @@ impl<DB: Backend> std::fmt::Debug for Inbox<DB> {
     }
 }
 
-/// What the handles of one inbox share.
-pub(crate) struct Shared<DB: Backend> {
-    pub(crate) pool: Pool<DB>,
-    pub(crate) sql: Sql,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) sources: HashMap<Arc<str>, Arc<SourceState>>,
-    pub(crate) runtime: Handle,
-    pub(crate) max_in_flight: usize,
-    in_flight: Semaphore,
-    /// The one writer's turn, where the database has but one.
-    pub(crate) writer: Option<Semaphore>,
-    pub(crate) waiting: Waiting,
-    pub(crate) flights: Arc<Flights>,
-    pub(crate) lanes: Arc<Lanes>,
-    pub(crate) recent: Recent,
-    pub(crate) bodies: ByteBudget,
-    pub(crate) tracker: Tracker,
-    pub(crate) worker: Worker,
-    pub(crate) watch: Watch,
-    pub(crate) settings: DB::Settings,
-    incarnation: Mutex<Incarnation<DB>>,
-}
-
-struct Incarnation<DB: Backend> {
-    is: DB::Incarnation,
-    generation: u64,
-}
-
-/// A connection, and which incarnation of the database it was taken under. It goes back to the pool only if that has
-/// not changed meanwhile.
-pub(crate) struct Pooled<'a, DB: Backend> {
-    shared: &'a Shared<DB>,
-    conn: Option<PoolConnection<DB>>,
-    generation: u64,
-}
-
-impl<DB: Backend> Pooled<'_, DB> {
-    /// Takes the connection out, to lend it; [`Pooled::put_back`] ends that.
-    pub(crate) fn take(&mut self) -> Option<PoolConnection<DB>> {
-        self.conn.take()
-    }
-
-    pub(crate) fn put_back(&mut self, conn: Option<PoolConnection<DB>>) {
-        self.conn = conn;
-    }
-
-    /// Whether the database is still the one that this connection was taken for.
-    pub(crate) fn is_current(&self) -> bool {
-        self.shared.generation() == self.generation
-    }
-
-    /// After a statement outside a transaction: a connection that met a fault is closed, so that a pool that is pinned
-    /// to a server that is no primary any more recovers (§4.7).
-    pub(crate) fn done<T>(self, result: &Result<T, sqlx::Error>) {
-        if let Err(error) = result
-            && DB::fault(error) == Fault::Gone
-        {
-            self.close();
-        }
-    }
-
-    /// Closes it, and forgets what this process remembers: its end was not ours.
-    pub(crate) fn close(mut self) {
-        if let Some(conn) = self.conn.take() {
-            close_hard(conn);
-        }
-        self.shared.recent.clear();
-    }
-}
-
-const LENT: &str = "the connection is lent only while the handler runs";
-
-impl<DB: Backend> Deref for Pooled<'_, DB> {
-    type Target = DB::Connection;
-
-    fn deref(&self) -> &DB::Connection {
-        self.conn.as_deref().expect(LENT)
-    }
-}
-
-impl<DB: Backend> DerefMut for Pooled<'_, DB> {
-    fn deref_mut(&mut self) -> &mut DB::Connection {
-        self.conn.as_deref_mut().expect(LENT)
-    }
-}
-
-impl<DB: Backend> Drop for Pooled<'_, DB> {
-    fn drop(&mut self) {
-        let known = self
-            .shared
-            .incarnation
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if known.generation != self.generation
-            && let Some(conn) = self.conn.take()
-        {
-            close_hard(conn);
-        }
-    }
-}
-
-impl<DB: Backend> Shared<DB> {
-    /// A pooled connection within half of what is left of the budget, or the answer that says why not.
-    pub(crate) async fn connection(&self, deadline: Instant) -> Result<Pooled<'_, DB>, Answer> {
-        match timeout_at(patience(deadline), self.acquire()).await {
-            Ok(Ok(conn)) => Ok(conn),
-            Err(_) | Ok(Err(sqlx::Error::PoolTimedOut)) if self.watch.alive() => {
-                Err(Answer::busy("the connection pool"))
-            }
-            // A pool goes on trying to connect; the maintenance connection knows that there is nothing to connect to.
-            Err(_) => Err(Answer::unavailable("the database is not available")),
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "no connection to the database");
-                self.recent.clear();
-                Err(Answer::unavailable("the database is not available"))
-            }
-        }
-    }
-
-    /// A pooled connection, as long as the pool lets one wait.
-    pub(crate) async fn acquire(&self) -> Result<Pooled<'_, DB>, sqlx::Error> {
-        // Looked at before the connection is taken: one that is older than this is not used for long.
-        let generation = self.generation();
-        let conn = self.pool.acquire().await?;
-        Ok(Pooled {
-            shared: self,
-            conn: Some(conn),
-            generation,
-        })
-    }
-
-    /// How often the database was another one than before.
-    fn generation(&self) -> u64 {
-        if let Some(now) = DB::cheap_incarnation(&self.pool) {
-            return self.observe(now);
-        }
-        self.incarnation
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .generation
-    }
-
-    /// Takes note of which database this is. If it is another one than before, nothing is remembered, and no idle
-    /// connection to the old one is used again.
-    pub(crate) fn observe(&self, now: DB::Incarnation) -> u64 {
-        let generation = {
-            let mut known = self
-                .incarnation
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            if known.is == now {
-                return known.generation;
-            }
-            tracing::error!(
-                from = ?known.is, to = ?now,
-                "the database is another one than before: a restore or a failover. Reconcile with your producers over \
-                 what they have delivered since the copy was taken"
-            );
-            known.is = now;
-            known.generation += 1;
-            known.generation
-        };
-        self.recent.clear();
-        while let Some(conn) = self.pool.try_acquire() {
-            close_hard(conn);
-        }
-        generation
-    }
-
-    /// A place among those that may hold a connection: the source's own first, so that a busy source does not sit on
-    /// places of the whole.
-    pub(crate) async fn permits<'a>(
-        &'a self,
-        source: &'a SourceState,
-        deadline: Instant,
-    ) -> Result<(SemaphorePermit<'a>, SemaphorePermit<'a>), ()> {
-        let places = async {
-            // Nobody closes these semaphores.
-            Ok((
-                source.in_flight().acquire().await?,
-                self.in_flight.acquire().await?,
-            ))
-        };
-        let places: Result<_, AcquireError> = timeout_at(patience(deadline), places)
-            .await
-            .map_err(|_| ())?;
-        places.map_err(|_| ())
-    }
-
-    pub(crate) fn source(&self, name: &str) -> Option<&Arc<SourceState>> {
-        self.sources.get(name)
-    }
-}
-
 impl<DB: Backend> Inbox<DB> {
     /// Starts a builder over the pool of the app: the handlers' tables and the inbox's must be in one database.
     pub fn builder(pool: Pool<DB>) -> InboxBuilder<DB> {
@@ -281,6 +84,36 @@ impl<DB: Backend> Inbox<DB> {
     /// source.
     pub fn secrets(&self, source: &str) -> Option<&Secrets> {
         Some(self.shared.source(source)?.secrets())
+    }
+
+    /// Lets an event pass that the fence holds (§6.7), since it was honest after all: the worker hands its stored request
+    /// to the handler. `actor` and `reason` go into the audit table.
+    ///
+    /// False if the event is not held by the fence (any more), so that it is safe to repeat.
+    ///
+    /// # Errors
+    /// If the database could not be asked, or is busy.
+    pub async fn release_fenced(
+        &self,
+        source: &str,
+        event_id: &str,
+        actor: &str,
+        reason: &str,
+    ) -> Result<bool, OperatorError> {
+        let key = Key { source, event_id };
+        let released = Release {
+            shared: &self.shared,
+            key,
+            actor,
+            reason,
+        }
+        .run()
+        .await?;
+        if released {
+            let (source, event_id) = (Arc::from(source), Arc::from(event_id));
+            worker::wake(&self.shared, Work::Event { source, event_id });
+        }
+        Ok(released)
     }
 
     /// Whether the database answers, within `patience`: for a health check.
@@ -481,10 +314,7 @@ fn check_prefix(prefix: &str) -> Result<(), BuildError> {
     Err(BuildError::new(BuildErrorKind::Name, message))
 }
 
-async fn check_schema<DB: Backend>(pool: &Pool<DB>, sql: &Sql) -> Result<(), BuildError>
-where
-    DB: Database,
-{
+async fn check_schema<DB: Backend>(pool: &Pool<DB>, sql: &Sql) -> Result<(), BuildError> {
     let mut conn = pool.acquire().await?;
     if let Err(error) = DB::ping(&mut conn, sql).await {
         let message = format!(

@@ -64,6 +64,11 @@
 //! `axum` (default): `Inbox::mount` and the extractors. `sqlite` (default), `postgres`, `mysql` (MariaDB too): the back
 //! ends. `ed25519`: Standard Webhooks' `v1a` signatures.
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// Without a back end the crate is `verify`, `envelope` and `preset`, and the rest is there for nobody.
+#![cfg_attr(
+    not(any(feature = "sqlite", feature = "postgres", feature = "mysql")),
+    allow(dead_code, unused_imports, unused_macros)
+)]
 
 mod answer;
 pub mod clock;
@@ -80,6 +85,7 @@ pub mod preset;
 mod queue;
 mod recent;
 mod request;
+mod shared;
 mod source;
 mod store;
 mod tracker;
@@ -88,14 +94,16 @@ pub mod verify;
 mod watch;
 
 pub use answer::INBOX_OUTCOME;
-pub use error::{BuildError, BuildErrorKind, TxError};
+pub use error::{BuildError, BuildErrorKind, OperatorError, TxError};
 pub use event::{Delivery, Origin, Outcome, Verdict};
 pub use inbox::{Inbox, InboxBuilder};
+pub use preset::Preset;
 pub use source::Source;
 pub use store::Backend;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite;
 pub use tx::Tx;
+pub use verify::{Secret, Secrets};
 
 /// The README's code is compiled with the crate's.
 #[cfg(all(doctest, feature = "axum", feature = "sqlite"))]

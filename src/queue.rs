@@ -27,6 +27,8 @@ pub(crate) enum End {
     Parked {
         waiting_for: u64,
     },
+    /// Held by the fence (§6.7).
+    Fenced,
     /// The handler's terminal verdict.
     Rejected(StatusCode),
     /// Anything else: those who waited do not run the handler again.

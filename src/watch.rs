@@ -12,7 +12,7 @@ use sqlx::{ConnectOptions, Connection, SqlStr};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::inbox::Shared;
+use crate::shared::Shared;
 use crate::store::Backend;
 
 /// Between two looks. A restart or a restore takes longer than this.

@@ -6,7 +6,7 @@
 CREATE TABLE tower_inbox_event (
     source         TEXT COLLATE "C" NOT NULL,
     event_id       TEXT COLLATE "C" NOT NULL,
-    state          SMALLINT         NOT NULL,                  -- 1 applied, 2 parked, 3 dead
+    state          SMALLINT         NOT NULL,                  -- 1 applied, 2 parked, 3 dead, 4 fenced
     fingerprint    BYTEA            NOT NULL,                  -- of the content, 16 bytes; what it covers is the source's policy
     event_type     TEXT COLLATE "C",
     correlation_id TEXT COLLATE "C",
@@ -44,7 +44,7 @@ CREATE TABLE tower_inbox_pending (
     correlation_id TEXT COLLATE "C",
     generation     INT              NOT NULL DEFAULT 0,
     sequence       BIGINT,
-    reason         SMALLINT,                                   -- NULL: parked. Dead: 1 gap, 2 handler, 3 rejected
+    reason         SMALLINT,                                   -- NULL: parked. Dead: 1 gap, 2 handler, 3 rejected. 7 fenced
     attempts       INT              NOT NULL DEFAULT 0,
     not_before     BIGINT           NOT NULL,                  -- the next attempt of the worker, not earlier
     parked_at      BIGINT           NOT NULL,
@@ -60,6 +60,17 @@ CREATE TABLE tower_inbox_pending (
 
 CREATE INDEX tower_inbox_pending_stream
     ON tower_inbox_pending (source, correlation_id, generation, sequence);
+
+-- Sources whose event id is not signed: what was signed, so that a captured delivery under a new id is caught.
+CREATE TABLE tower_inbox_fence (
+    source     TEXT COLLATE "C" NOT NULL,
+    digest     BYTEA            NOT NULL, -- SHA-256 of the signed message, or of event type and body
+    event_id   TEXT COLLATE "C" NOT NULL, -- under which it came first
+    expires_at BIGINT           NOT NULL,
+    PRIMARY KEY (source, digest)
+);
+
+CREATE INDEX tower_inbox_fence_expires ON tower_inbox_fence (source, expires_at);
 
 -- What the inbox refused, and what operators did.
 CREATE TABLE tower_inbox_audit (

@@ -6,7 +6,7 @@
 CREATE TABLE tower_inbox_event (
     source         TEXT    NOT NULL,
     event_id       TEXT    NOT NULL,
-    state          INTEGER NOT NULL,                  -- 1 applied, 2 parked, 3 dead
+    state          INTEGER NOT NULL,                  -- 1 applied, 2 parked, 3 dead, 4 fenced
     fingerprint    BLOB    NOT NULL,                  -- of the content, 16 bytes; what it covers is the source's policy
     event_type     TEXT,
     correlation_id TEXT,
@@ -44,7 +44,7 @@ CREATE TABLE tower_inbox_pending (
     correlation_id TEXT,
     generation     INTEGER NOT NULL DEFAULT 0,
     sequence       INTEGER,
-    reason         INTEGER,                           -- NULL: parked. Dead: 1 gap, 2 handler, 3 rejected
+    reason         INTEGER,                           -- NULL: parked. Dead: 1 gap, 2 handler, 3 rejected. 7 fenced
     attempts       INTEGER NOT NULL DEFAULT 0,
     not_before     INTEGER NOT NULL,                  -- the next attempt of the worker, not earlier
     parked_at      INTEGER NOT NULL,
@@ -60,6 +60,17 @@ CREATE TABLE tower_inbox_pending (
 
 CREATE INDEX tower_inbox_pending_stream
     ON tower_inbox_pending (source, correlation_id, generation, sequence);
+
+-- Sources whose event id is not signed: what was signed, so that a captured delivery under a new id is caught.
+CREATE TABLE tower_inbox_fence (
+    source     TEXT    NOT NULL,
+    digest     BLOB    NOT NULL, -- SHA-256 of the signed message, or of event type and body
+    event_id   TEXT    NOT NULL, -- under which it came first
+    expires_at INTEGER NOT NULL,
+    PRIMARY KEY (source, digest)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX tower_inbox_fence_expires ON tower_inbox_fence (source, expires_at);
 
 -- What the inbox refused, and what operators did.
 CREATE TABLE tower_inbox_audit (

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::open::Open;
 use super::{Stop, within};
-use crate::inbox::Shared;
+use crate::shared::Shared;
 use crate::store::{Attempt, Backend, Key, State, Stream};
 
 /// Makes a dead letter of a parked event, in a transaction of its own.
@@ -31,14 +31,6 @@ impl<DB: Backend> Bury<'_, DB> {
     }
 
     async fn once(&self, deadline: Instant) -> Result<bool, Stop> {
-        let _writer = match &self.shared.writer {
-            Some(writer) => Some(
-                timeout_at(deadline, writer.acquire())
-                    .await
-                    .map_err(|_| Stop::Budget)?,
-            ),
-            None => None,
-        };
         let mut open = Open::begin(self.shared, deadline).await?;
         let (conn, sql, at) = (open.conn(), &self.shared.sql, self.shared.clock.now());
         let buried = within(deadline, async {

@@ -20,6 +20,9 @@ impl<DB: Backend> Job<'_, DB> {
         }
         for _ in 0..LOOKS {
             if DB::insert_event(conn, &self.shared.sql, &self.new_event(), State::Applied).await? {
+                if self.is_fenced(conn).await? {
+                    return Ok(Entered::Fence { from: None });
+                }
                 return match self.place() {
                     None => Ok(Entered::Run { from: None }),
                     Some(place) => self.take_turn(conn, &place).await,
@@ -72,15 +75,27 @@ impl<DB: Backend> Job<'_, DB> {
                 other_content: false,
             });
         }
+        if known.state == State::Fenced {
+            return Ok(Entered::Fenced);
+        }
+        if known.has_yielded {
+            return Ok(Entered::PlaceTaken);
+        }
         // What counts is the place that it was stored with.
         if let (Some(correlation_id), Some(sequence)) = (&known.correlation_id, known.sequence) {
             let stream = Stream {
                 source: self.source.name(),
                 correlation_id,
             };
-            let next = DB::lock_cursor(conn, sql, stream)
-                .await?
-                .unwrap_or(self.source.first());
+            let next = match DB::lock_cursor(conn, sql, stream).await? {
+                Some(next) => next,
+                // Nothing of this stream was ever applied: its cursor went with the rollback of its first event.
+                None => {
+                    let (first, at) = (self.source.first(), self.shared.clock.now());
+                    DB::open_cursor(conn, sql, stream, first, at).await?;
+                    first
+                }
+            };
             if sequence > next {
                 return Ok(Entered::Parked { waiting_for: next });
             }
@@ -96,10 +111,34 @@ impl<DB: Backend> Job<'_, DB> {
         if !DB::swap_state(conn, sql, self.key(), known.state, State::Applied, at).await? {
             return Err(Stop::Again);
         }
+        // A dead letter's fence went with the rollback of its handler's work.
+        if known.state == State::Dead && self.is_fenced(conn).await? {
+            return Ok(Entered::Fence {
+                from: Some(known.state),
+            });
+        }
         DB::delete_pending(conn, sql, self.key()).await?;
         Ok(Entered::Run {
             from: Some(known.state),
         })
+    }
+
+    /// Whether the same was signed under another id before (§6.7): after the id, before the cursor.
+    async fn is_fenced(&self, conn: &mut DB::Connection) -> Result<bool, Stop> {
+        let Some(fence) = &self.fence else {
+            return Ok(false);
+        };
+        let sql = &self.shared.sql;
+        for _ in 0..LOOKS {
+            if DB::insert_fence(conn, sql, self.key(), fence).await? {
+                return Ok(false);
+            }
+            let holder = DB::fence_holder(conn, sql, self.source.name(), fence).await?;
+            if let Some(holder) = holder {
+                return Ok(holder != self.key().event_id);
+            }
+        }
+        Err(Stop::Again)
     }
 
     /// A new event's place against its cursor.

@@ -3,6 +3,7 @@
 mod bury;
 mod enter;
 mod open;
+mod release;
 mod settle;
 
 use std::future::Future;
@@ -15,13 +16,16 @@ use tokio::time::{Instant, timeout_at};
 use crate::answer::{self, Answer};
 use crate::envelope::Envelope;
 use crate::event::{Origin, Outcome};
-use crate::inbox::{Shared, SourceState};
 use crate::queue::End;
+use crate::shared::Shared;
+use crate::source::SourceState;
 use crate::store::{
-    Audit, Backend, Fault, Key, NewEvent, NewPending, Place, Reason, State, StoredRequest, Stream,
+    Attempt, Audit, Backend, Fault, Fence, Key, NewEvent, NewPending, Place, Reason, State,
+    StoredRequest, Stream,
 };
 pub(crate) use bury::Bury;
 use open::Open;
+pub(crate) use release::Release;
 
 /// Whatever an inner service reports as its error.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -43,6 +47,8 @@ pub(crate) struct Job<'a, DB: Backend> {
     pub(crate) origin: Origin,
     pub(crate) request: &'a Request<Bytes>,
     pub(crate) stored: &'a StoredRequest,
+    /// Where the event id is not signed.
+    pub(crate) fence: Option<Fence>,
     pub(crate) deadline: Instant,
 }
 
@@ -118,6 +124,12 @@ enum Entered {
     Park {
         waiting_for: i64,
     },
+    /// What it carries was signed under another id before.
+    Fence {
+        from: Option<State>,
+    },
+    /// Held by the fence already.
+    Fenced,
     /// Parked already, and it stays so.
     Parked {
         waiting_for: i64,
@@ -187,18 +199,16 @@ impl<DB: Backend> Job<'_, DB> {
     }
 
     async fn once<R>(&self, handler: &mut dyn Run<R>) -> Result<Settled<R>, Stop> {
-        let _writer = match &self.shared.writer {
-            Some(writer) => {
-                let turn = timeout_at(patience(self.deadline), writer.acquire()).await;
-                Some(turn.map_err(|_| Stop::Answer(Answer::busy("deliveries that wait to write")))?)
-            }
-            None => None,
-        };
         let mut open = Open::begin(self.shared, self.deadline).await?;
         let entered = within(self.deadline, self.enter(&mut open)).await?;
         match entered {
             Entered::Run { from } => self.call(open, from, handler).await,
             Entered::Park { waiting_for } => self.park(open, waiting_for).await,
+            Entered::Fence { from } => self.fence(open, from).await,
+            Entered::Fenced => {
+                open.roll_back(self.deadline).await?;
+                Ok(Settled::answer(End::Fenced, Answer::fenced()))
+            }
             Entered::Parked { waiting_for } => {
                 open.roll_back(self.deadline).await?;
                 Ok(parked(waiting_for))
@@ -246,6 +256,50 @@ impl<DB: Backend> Job<'_, DB> {
         open.commit(self.deadline).await?;
         self.source.parked_one(self.stored.bytes());
         Ok(parked(waiting_for))
+    }
+
+    /// Keeps what the fence caught under its own id, with its request, for an operator to look at.
+    async fn fence<R>(
+        &self,
+        mut open: Open<'_, DB>,
+        from: Option<State>,
+    ) -> Result<Settled<R>, Stop> {
+        let (conn, sql, at) = (open.conn(), &self.shared.sql, self.shared.clock.now());
+        let room = self.source.may_park(self.stored.bytes());
+        within(self.deadline, async {
+            if !DB::swap_state(conn, sql, self.key(), State::Applied, State::Fenced, at).await? {
+                return Err(Stop::Again);
+            }
+            if from.is_none() {
+                let mut request = self.stored.clone();
+                if !room {
+                    request.body = Bytes::new();
+                }
+                let pending = self.pending(Some(Reason::Fenced), None, &request);
+                DB::insert_pending(conn, sql, &pending).await?;
+            } else {
+                let attempt = Attempt {
+                    reason: Some(Reason::Fenced),
+                    not_before: at,
+                    status: None,
+                    error: None,
+                };
+                DB::record_attempt(conn, sql, self.key(), &attempt).await?;
+            }
+            Ok(())
+        })
+        .await?;
+        open.commit(self.deadline).await?;
+        if from.is_none() {
+            self.source.parked_one(self.stored.bytes());
+        }
+        metrics::counter!("inbox_fenced_total", "source" => self.source.name_shared()).increment(1);
+        tracing::warn!(
+            source = self.source.name(),
+            event_id = self.key().event_id,
+            "fenced a delivery: what it carries was signed under another event id before"
+        );
+        Ok(Settled::answer(End::Fenced, Answer::fenced()))
     }
 
     fn pending<'a>(

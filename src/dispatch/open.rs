@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Stop, within};
+use super::{Stop, patience, within};
 use crate::answer::Answer;
-use crate::inbox::{Pooled, Shared};
+use crate::shared::{Pooled, Shared};
 use crate::store::Backend;
 use crate::tx::Lent;
 
@@ -15,15 +16,27 @@ pub(super) struct Open<'a, DB: Backend> {
     shared: &'a Shared<DB>,
     conn: Option<Pooled<'a, DB>>,
     watch: Option<DB::Deadline>,
+    /// The one writer's turn, where the database has but one. Declared last: given back after the connection.
+    _turn: Option<SemaphorePermit<'a>>,
 }
 
 impl<'a, DB: Backend> Open<'a, DB> {
     pub(super) async fn begin(shared: &'a Shared<DB>, deadline: Instant) -> Result<Self, Stop> {
+        let turn = match &shared.writer {
+            Some(writer) => {
+                let turn = timeout_at(patience(deadline), writer.acquire()).await;
+                let busy = || Stop::Answer(Answer::busy("deliveries that wait to write"));
+                // Nobody closes the semaphore.
+                Some(turn.map_err(|_| busy())?.map_err(|_| busy())?)
+            }
+            None => None,
+        };
         let conn = shared.connection(deadline).await.map_err(Stop::Answer)?;
         let mut open = Open {
             shared,
             conn: Some(conn),
             watch: None,
+            _turn: turn,
         };
         let begun = timeout_at(deadline, DB::begin(open.conn(), &shared.settings, deadline)).await;
         open.watch = Some(begun.map_err(|_| Stop::Budget)??);

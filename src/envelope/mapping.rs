@@ -294,6 +294,11 @@ impl Mapping {
         self
     }
 
+    /// Whether events have a place in an order.
+    pub fn has_sequence(&self) -> bool {
+        self.sequence.is_some()
+    }
+
     /// What happens to a known event with other content.
     pub fn content_policy(&self) -> ContentPolicy {
         self.content

@@ -15,11 +15,12 @@ use crate::answer::Answer;
 use crate::dispatch::{Job, Reply, Run, Settled, patience};
 use crate::envelope::{Envelope, Fingerprint, Reading};
 use crate::event::{Origin, Outcome};
-use crate::inbox::{Shared, SourceState};
-use crate::order::worker;
+use crate::order::worker::{self, Work};
 use crate::queue::{End, Joined, Landing};
 use crate::request;
-use crate::store::{Audit, Backend, Key, Known, State};
+use crate::shared::Shared;
+use crate::source::SourceState;
+use crate::store::{Audit, Backend, Fence, Key, Known, State};
 use crate::verify::RequestView;
 
 /// A delivery whose signature has been verified and whose envelope has been read.
@@ -27,6 +28,7 @@ pub(crate) struct Arrival {
     pub(crate) envelope: Envelope,
     /// As the handler will see it.
     pub(crate) request: Request<Bytes>,
+    pub(crate) fence: Option<Fence>,
 }
 
 /// Steps 1 to 3. No database statement is caused here.
@@ -96,11 +98,18 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
         Reading::Control(_) => return Err(Answer::accepted("", Bytes::new())),
         Reading::Handshake(reply) => return Err(Answer::accepted(reply.content_type, reply.body)),
     };
+    let fence = source
+        .fence(&head, &view, envelope.event_type.as_deref(), now)
+        .map_err(|refusal| {
+            refused(&refusal);
+            Answer::unauthorized()
+        })?;
     let signatures = source.scheme().signature_headers(&parts.headers);
     request::strip(&mut parts.headers, &signatures, source.keep_headers());
     Ok(Arrival {
         envelope,
         request: Request::from_parts(parts, body),
+        fence,
     })
 }
 
@@ -117,8 +126,7 @@ fn announced(headers: &HeaderMap) -> u64 {
 pub(crate) async fn deliver<DB, R>(
     shared: &Arc<Shared<DB>>,
     source: &Arc<SourceState>,
-    envelope: Envelope,
-    request: Request<Bytes>,
+    arrival: Arrival,
     mut handler: impl Run<R>,
     deadline: Instant,
 ) -> Response<R>
@@ -129,8 +137,9 @@ where
     let delivery = Live {
         shared,
         source,
-        envelope: &envelope,
-        request: &request,
+        envelope: &arrival.envelope,
+        request: &arrival.request,
+        fence: arrival.fence,
         deadline,
     };
     let reply = delivery.answer(&mut handler).await;
@@ -138,7 +147,7 @@ where
         Reply::Handler(outcome, _) => *outcome,
         Reply::Inbox(answer) => answer.outcome,
     };
-    count(source, Some(&envelope), outcome);
+    count(source, Some(&arrival.envelope), outcome);
     reply.into_response()
 }
 
@@ -148,6 +157,7 @@ struct Live<'a, DB: Backend> {
     source: &'a Arc<SourceState>,
     envelope: &'a Envelope,
     request: &'a Request<Bytes>,
+    fence: Option<Fence>,
     deadline: Instant,
 }
 
@@ -155,13 +165,12 @@ impl<DB: Backend> Live<'_, DB> {
     async fn answer<R>(&self, handler: &mut dyn Run<R>) -> Reply<R> {
         let (shared, name) = (self.shared, self.source.name_arc());
         let event_id = self.envelope.event_id.as_arc();
+        // What is remembered may be of a database that is not there any more.
+        shared.generation();
         if let Some(seen) = shared.recent.find(&name, event_id) {
             return Reply::Inbox(self.known_applied(seen).await);
         }
-        let leader = match shared
-            .flights
-            .join(&name, event_id, self.envelope.fingerprint)
-        {
+        let leader = match shared.flights.join(&name, event_id, self.envelope.print()) {
             Joined::Follower(flight) => return Reply::Inbox(self.follow(flight).await),
             Joined::Leader(leader) => leader,
         };
@@ -170,7 +179,7 @@ impl<DB: Backend> Live<'_, DB> {
         if settled.end == End::Applied {
             shared
                 .recent
-                .remember(epoch, &name, event_id, self.envelope.fingerprint);
+                .remember(epoch, &name, event_id, self.envelope.print());
             self.wake();
         }
         leader.land(settled.end);
@@ -189,7 +198,7 @@ impl<DB: Backend> Live<'_, DB> {
         let Some(landing) = landing else {
             return Answer::unavailable("another delivery of this event was lost");
         };
-        let same = landing.fingerprint == self.envelope.fingerprint;
+        let same = landing.fingerprint == self.envelope.print();
         match landing.end {
             End::Applied => self.known_applied(landing.fingerprint).await,
             End::Parked { waiting_for } if same => Answer::parked(waiting_for),
@@ -197,6 +206,7 @@ impl<DB: Backend> Live<'_, DB> {
                 Some(refusal) => refusal,
                 None => Answer::parked(waiting_for),
             },
+            End::Fenced => Answer::fenced(),
             End::Rejected(status) if same => Answer::same_verdict(status),
             End::Rejected(_) | End::Failed => {
                 Answer::unavailable("another delivery of this event failed just now")
@@ -205,7 +215,7 @@ impl<DB: Backend> Live<'_, DB> {
     }
 
     async fn known_applied(&self, seen: Fingerprint) -> Answer {
-        if seen != self.envelope.fingerprint
+        if seen != self.envelope.print()
             && let Some(refusal) = self.other_content().await
         {
             return refusal;
@@ -283,6 +293,7 @@ impl<DB: Backend> Live<'_, DB> {
             origin: Origin::Live,
             request: self.request,
             stored: &stored,
+            fence: self.fence,
             deadline: self.deadline,
         };
         job.run(handler).await
@@ -298,6 +309,7 @@ impl<DB: Backend> Live<'_, DB> {
         };
         let waiting_for = match self.standing(&known) {
             Standing::Open => return Ok(None),
+            Standing::Fenced => return Ok(Some(Settled::answer(End::Fenced, Answer::fenced()))),
             Standing::Applied => None,
             Standing::Waiting(next) => Some(next),
         };
@@ -320,6 +332,7 @@ impl<DB: Backend> Live<'_, DB> {
     fn standing(&self, known: &Known) -> Standing {
         match (known.state, known.sequence, known.next_sequence) {
             (State::Applied, _, _) => Standing::Applied,
+            (State::Fenced, _, _) => Standing::Fenced,
             (_, Some(sequence), Some(next)) if known.is_waiting() && sequence > next => {
                 Standing::Waiting(next.unsigned_abs())
             }
@@ -345,7 +358,14 @@ impl<DB: Backend> Live<'_, DB> {
         if let (Some(id), Some(_)) = (&self.envelope.correlation_id, self.envelope.sequence)
             && self.source.has_pending()
         {
-            worker::wake(self.shared, self.source.name_arc(), id.as_arc());
+            let (source, correlation_id) = (self.source.name_arc(), Arc::clone(id.as_arc()));
+            worker::wake(
+                self.shared,
+                Work::Stream {
+                    source,
+                    correlation_id,
+                },
+            );
         }
     }
 }
@@ -355,6 +375,7 @@ enum Standing {
     /// Only the transaction can tell.
     Open,
     Applied,
+    Fenced,
     Waiting(u64),
 }
 

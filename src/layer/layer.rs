@@ -11,8 +11,10 @@ use tower_service::Service;
 
 use super::service::{Call, DrainTarget, InboxService};
 use crate::dispatch::BoxError;
-use crate::inbox::{Inbox, Shared, SourceState};
+use crate::inbox::Inbox;
 use crate::order::worker;
+use crate::shared::Shared;
+use crate::source::SourceState;
 use crate::store::Backend;
 
 /// Puts an inbox in front of a service. Made by [`Inbox::layer`].

@@ -11,12 +11,13 @@ use http_body::Body;
 use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
 
-use super::deliver::{self, Arrival};
+use super::deliver;
 use super::future::ResponseFuture;
 use crate::answer::Answer;
 use crate::dispatch::{BoxError, BoxFuture, Run};
-use crate::inbox::{Shared, SourceState};
 use crate::order::worker::Target;
+use crate::shared::Shared;
+use crate::source::SourceState;
 use crate::store::Backend;
 
 /// How long after the deadline the answer waits for what the delivery itself has to say: it ends there by itself,
@@ -117,8 +118,7 @@ where
     let runtime = shared.runtime.clone();
     let task = runtime.spawn(async move {
         let _tracked = tracked;
-        let Arrival { envelope, request } = arrival;
-        deliver::deliver(&shared, &source, envelope, request, call, deadline).await
+        deliver::deliver(&shared, &source, arrival, call, deadline).await
     });
     match timeout_at(deadline + GRACE, task).await {
         Ok(Ok(response)) => response,

@@ -1,4 +1,4 @@
-//! One stream's due events, one transaction each, in order.
+//! What is due, one transaction an event: a stream's events in order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,13 +8,14 @@ use http::header::RETRY_AFTER;
 use http::{Request, Response};
 use tokio::time::Instant;
 
-use super::worker::{StreamKey, Target};
+use super::worker::{Target, Work};
 use crate::dispatch::{BoxError, BoxFuture, Bury, Job, Reply, Run, Settled};
 use crate::envelope::{CorrelationId, Envelope, EventId, EventType, Sequence};
 use crate::event::Origin;
-use crate::inbox::{Shared, SourceState};
 use crate::queue::{End, Joined};
 use crate::request;
+use crate::shared::Shared;
+use crate::source::SourceState;
 use crate::store::{Attempt, Backend, Key, Pending, Reason, Stream};
 
 /// Events of one stream before others get their turn.
@@ -32,8 +33,9 @@ pub(super) enum Drained {
     Later(Instant),
 }
 
-pub(super) async fn stream<DB: Backend>(shared: &Arc<Shared<DB>>, key: &StreamKey) -> Drained {
-    let (Some(source), Some(target)) = (shared.source(&key.0), shared.worker.target(&key.0)) else {
+pub(super) async fn work<DB: Backend>(shared: &Arc<Shared<DB>>, work: &Work) -> Drained {
+    let name = work.source();
+    let (Some(source), Some(target)) = (shared.source(name), shared.worker.target(name)) else {
         return Drained::Nothing;
     };
     for _ in 0..TURN {
@@ -41,12 +43,49 @@ pub(super) async fn stream<DB: Backend>(shared: &Arc<Shared<DB>>, key: &StreamKe
         let Some(_tracked) = shared.tracker.enter() else {
             return Drained::Nothing;
         };
-        match one(shared, source, key, &*target).await {
+        match one(shared, source, work, &*target).await {
             Step::Applied => {}
             Step::Ended(drained) => return drained,
         }
     }
     Drained::More
+}
+
+impl Work {
+    fn source(&self) -> &Arc<str> {
+        match self {
+            Self::Stream { source, .. } | Self::Event { source, .. } => source,
+        }
+    }
+
+    async fn head<DB: Backend>(
+        &self,
+        shared: &Shared<DB>,
+        deadline: Instant,
+    ) -> Result<Option<Pending>, ()> {
+        let mut conn = shared.connection(deadline).await.map_err(|_| ())?;
+        let head = match self {
+            Self::Stream {
+                source,
+                correlation_id,
+            } => {
+                DB::due_head(
+                    &mut conn,
+                    &shared.sql,
+                    Stream {
+                        source,
+                        correlation_id,
+                    },
+                )
+                .await
+            }
+            Self::Event { source, event_id } => {
+                DB::due_event(&mut conn, &shared.sql, Key { source, event_id }).await
+            }
+        };
+        conn.done(&head);
+        head.map_err(|error| tracing::warn!(?self, %error, "could not read a due event"))
+    }
 }
 
 enum Step {
@@ -61,21 +100,12 @@ fn later(wait: Duration) -> Step {
 async fn one<DB: Backend>(
     shared: &Arc<Shared<DB>>,
     source: &Arc<SourceState>,
-    key: &StreamKey,
+    work: &Work,
     target: &dyn Target,
 ) -> Step {
     let deadline = Instant::now() + source.budget();
-    let head = async {
-        let mut conn = shared.connection(deadline).await.map_err(|_| ())?;
-        let stream = Stream {
-            source: &key.0,
-            correlation_id: &key.1,
-        };
-        DB::due_head(&mut conn, &shared.sql, stream).await.map_err(|error| {
-            tracing::warn!(source = &*key.0, correlation_id = &*key.1, %error, "could not read a due event");
-        })
-    };
-    let Ok(Ok(head)) = tokio::time::timeout_at(deadline, head).await else {
+    let head = tokio::time::timeout_at(deadline, work.head(shared, deadline)).await;
+    let Ok(Ok(head)) = head else {
         return later(SOON);
     };
     let Some(head) = head else {
@@ -88,13 +118,13 @@ async fn one<DB: Backend>(
     if !wait.is_zero() {
         return later(wait);
     }
-    let Some((envelope, request)) = readable(&head, key) else {
+    let Some((envelope, request)) = readable(&head) else {
         return unreadable(shared, source, &head).await;
     };
     let name = source.name_arc();
     let leader = match shared
         .flights
-        .join(&name, envelope.event_id.as_arc(), envelope.fingerprint)
+        .join(&name, envelope.event_id.as_arc(), envelope.print())
     {
         Joined::Leader(leader) => leader,
         // A redelivery is applying it there and then (§5.6).
@@ -103,7 +133,12 @@ async fn one<DB: Backend>(
             return Step::Applied;
         }
     };
-    let _lane = shared.lanes.enter(&name, &key.1).await;
+    let _lane = match &envelope.correlation_id {
+        Some(id) if envelope.sequence.is_some() => {
+            Some(shared.lanes.enter(&name, id.as_arc()).await)
+        }
+        _ => None,
+    };
     // The turn may have been long in coming; the event's own time begins now.
     let deadline = Instant::now() + source.budget();
     let Ok(_permits) = shared.permits(source, deadline).await else {
@@ -116,18 +151,17 @@ async fn one<DB: Backend>(
         origin: Origin::Drained,
         request: &request,
         stored: &head.request,
+        // It passed the fence when it came, or an operator let it pass.
+        fence: None,
         deadline,
     };
     let epoch = shared.recent.epoch();
     let settled = job.run(&mut Draining(target)).await;
     let step = judge(&job, &head, &settled).await;
     if settled.end == End::Applied {
-        shared.recent.remember(
-            epoch,
-            &name,
-            envelope.event_id.as_arc(),
-            envelope.fingerprint,
-        );
+        shared
+            .recent
+            .remember(epoch, &name, envelope.event_id.as_arc(), envelope.print());
     }
     leader.land(settled.end);
     step
@@ -143,15 +177,21 @@ impl Run<()> for Draining<'_> {
 }
 
 /// Nothing if a column holds what no version of this crate would have written.
-fn readable(head: &Pending, key: &StreamKey) -> Option<(Envelope, Request<Bytes>)> {
+fn readable(head: &Pending) -> Option<(Envelope, Request<Bytes>)> {
     let fingerprint = head.fingerprint.as_slice().try_into().ok()?;
     let mut envelope = Envelope::new(EventId::new(&head.event_id).ok()?, fingerprint);
     envelope.event_type = match &head.event_type {
         Some(kind) => Some(EventType::new(kind).ok()?),
         None => None,
     };
-    envelope.correlation_id = Some(CorrelationId::new(&key.1).ok()?);
-    envelope.sequence = Some(Sequence::new(head.sequence)?);
+    envelope.correlation_id = match &head.correlation_id {
+        Some(id) => Some(CorrelationId::new(id).ok()?),
+        None => None,
+    };
+    envelope.sequence = match head.sequence {
+        Some(number) => Some(Sequence::new(number)?),
+        None => None,
+    };
     Some((envelope, request::restore(&head.request)?))
 }
 
@@ -185,7 +225,7 @@ async fn judge<DB: Backend>(job: &Job<'_, DB>, head: &Pending, settled: &Settled
         End::Applied => Step::Applied,
         // Its dead letter is written: the cursor stays, and so does what waits behind it (§5.10).
         End::Rejected(_) => Step::Ended(Drained::Nothing),
-        End::Parked { .. } => Step::Ended(Drained::Nothing),
+        End::Parked { .. } | End::Fenced => Step::Ended(Drained::Nothing),
         End::Failed if !settled.blames_handler => later(SOON),
         End::Failed => {
             let (status, error, wait) = match &settled.reply {

@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use crate::dispatch::Bury;
-use crate::inbox::{Shared, SourceState};
+use crate::shared::Shared;
+use crate::source::SourceState;
 use crate::store::{Attempt, Backend, Key, Reason, Stream};
 
 /// Counts are this old at most.
@@ -134,7 +135,9 @@ async fn purge<DB: Backend>(
                 None => None,
             };
             let mut conn = shared.acquire().await?;
-            DB::purge(&mut conn, &shared.sql, source.name(), before, BATCH).await?
+            let (sql, name, now) = (&shared.sql, source.name(), shared.clock.now());
+            DB::purge_fences(&mut conn, sql, name, now, BATCH).await?;
+            DB::purge(&mut conn, sql, name, before, BATCH).await?
         };
         removed += batch;
         if batch < BATCH.unsigned_abs() || shared.worker.stopped() {
@@ -177,7 +180,7 @@ async fn sample<DB: Backend>(shared: &Arc<Shared<DB>>, reported: &mut HashSet<St
         }
     }
     for source in shared.sources.values() {
-        let (mut events, mut bytes, mut parked) = (0, 0, 0);
+        let (mut events, mut bytes, mut parked, mut fenced) = (0, 0, 0, 0);
         let mut dead = HashMap::from([
             (Reason::Gap, 0),
             (Reason::Handler, 0),
@@ -188,6 +191,7 @@ async fn sample<DB: Backend>(shared: &Arc<Shared<DB>>, reported: &mut HashSet<St
             bytes += count.bytes;
             match count.reason {
                 None => parked += count.events,
+                Some(Reason::Fenced) => fenced += count.events,
                 Some(reason) => *dead.entry(reason).or_default() += count.events,
             }
         }
@@ -198,6 +202,7 @@ async fn sample<DB: Backend>(shared: &Arc<Shared<DB>>, reported: &mut HashSet<St
         )]
         {
             metrics::gauge!("inbox_parked", "source" => source.name_shared()).set(parked as f64);
+            metrics::gauge!("inbox_fenced", "source" => source.name_shared()).set(fenced as f64);
             for (reason, events) in dead {
                 metrics::gauge!(
                     "inbox_dead_letters",

@@ -16,9 +16,10 @@ use tokio::time::{Instant, sleep_until};
 use super::drain::{self, Drained};
 use super::upkeep;
 use crate::dispatch::{BoxError, BoxFuture};
-use crate::inbox::{Shared, SourceState};
 use crate::layer::DrainTarget;
-use crate::store::{Backend, Stream};
+use crate::shared::Shared;
+use crate::source::SourceState;
+use crate::store::{Backend, Key, Stream};
 
 /// Looks for due streams this often while there is something to do.
 const POLL_BUSY: Duration = Duration::from_millis(500);
@@ -29,8 +30,20 @@ const MAX_WAKES: usize = 10_000;
 /// Streams of one page of a poll.
 const PAGE: i64 = 256;
 
-/// (source, correlation id)
-pub(super) type StreamKey = (Arc<str>, Arc<str>);
+/// Something that a worker may find due.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Work {
+    /// The head of a stream.
+    Stream {
+        source: Arc<str>,
+        correlation_id: Arc<str>,
+    },
+    /// An event without a place in a stream.
+    Event {
+        source: Arc<str>,
+        event_id: Arc<str>,
+    },
+}
 
 /// The service that drained requests of a source go to.
 pub(crate) trait Target: Send + Sync {
@@ -47,7 +60,7 @@ pub(crate) struct Worker {
 
 #[derive(Default)]
 struct Signals {
-    wakes: Mutex<HashSet<StreamKey>>,
+    wakes: Mutex<HashSet<Work>>,
     woken: Notify,
     stopped: AtomicBool,
 }
@@ -92,12 +105,12 @@ pub(crate) fn mount<DB, S, B>(
     shared.worker.signals.woken.notify_one();
 }
 
-/// A stream may have a due head: looked at soon, in this process.
-pub(crate) fn wake<DB: Backend>(shared: &Shared<DB>, source: Arc<str>, correlation_id: &Arc<str>) {
+/// Something may be due: looked at soon, in this process.
+pub(crate) fn wake<DB: Backend>(shared: &Shared<DB>, work: Work) {
     let signals = &shared.worker.signals;
     let mut wakes = lock(&signals.wakes);
     if wakes.len() < MAX_WAKES {
-        wakes.insert((source, Arc::clone(correlation_id)));
+        wakes.insert(work);
         drop(wakes);
         signals.woken.notify_one();
     }
@@ -106,13 +119,13 @@ pub(crate) fn wake<DB: Backend>(shared: &Shared<DB>, source: Arc<str>, correlati
 /// The loop's own state.
 #[derive(Default)]
 struct Rounds {
-    queue: VecDeque<StreamKey>,
+    queue: VecDeque<Work>,
     /// In the queue, running, or waiting for its time.
-    known: HashSet<StreamKey>,
+    known: HashSet<Work>,
     /// Running, and woken again meanwhile.
-    again: HashSet<StreamKey>,
-    later: HashMap<StreamKey, Instant>,
-    running: JoinSet<(StreamKey, Drained)>,
+    again: HashSet<Work>,
+    later: HashMap<Work, Instant>,
+    running: JoinSet<(Work, Drained)>,
 }
 
 async fn run<DB: Backend>(shared: Weak<Shared<DB>>, signals: Arc<Signals>) {
@@ -156,12 +169,61 @@ async fn run<DB: Backend>(shared: Weak<Shared<DB>>, signals: Arc<Signals>) {
     while rounds.running.join_next().await.is_some() {}
 }
 
+#[derive(Clone, Copy)]
+enum Kind {
+    Stream,
+    Event,
+}
+
+impl Kind {
+    /// (source, id), in that order, after `after`.
+    async fn page<DB: Backend>(
+        self,
+        shared: &Shared<DB>,
+        after: &(String, String),
+    ) -> Result<Vec<(String, String)>, sqlx::Error> {
+        let mut conn = shared.acquire().await?;
+        let (source, id, now) = (after.0.as_str(), after.1.as_str(), shared.clock.now());
+        let page = match self {
+            Self::Stream => {
+                let after = Stream {
+                    source,
+                    correlation_id: id,
+                };
+                DB::due_streams(&mut conn, &shared.sql, after, now, PAGE).await
+            }
+            Self::Event => {
+                let after = Key {
+                    source,
+                    event_id: id,
+                };
+                DB::due_events(&mut conn, &shared.sql, after, now, PAGE).await
+            }
+        };
+        conn.done(&page);
+        page
+    }
+
+    fn work(self, source: Arc<str>, id: Arc<str>) -> Work {
+        match self {
+            Self::Stream => Work::Stream {
+                source,
+                correlation_id: id,
+            },
+            Self::Event => Work::Event {
+                source,
+                event_id: id,
+            },
+        }
+    }
+}
+
 impl Rounds {
     fn take_wakes(&mut self, signals: &Signals) {
-        for stream in lock(&signals.wakes).drain() {
+        for work in lock(&signals.wakes).drain() {
             // Whoever woke it knows better than a backoff that its head is another one now.
-            self.later.remove(&stream);
-            self.add(stream);
+            self.later.remove(&work);
+            self.add(work);
         }
     }
 
@@ -179,7 +241,7 @@ impl Rounds {
         }
     }
 
-    fn add(&mut self, stream: StreamKey) {
+    fn add(&mut self, stream: Work) {
         if self.known.insert(stream.clone()) {
             self.queue.push_back(stream);
         } else {
@@ -187,43 +249,38 @@ impl Rounds {
         }
     }
 
-    /// Every stream whose head is due, of the sources that are mounted here. True if there was one.
+    /// Everything that is due, of the sources that are mounted here. True if there was something.
     async fn poll<DB: Backend>(&mut self, shared: &Shared<DB>) -> bool {
-        let mut after = (String::new(), String::new());
         let mut found = false;
-        loop {
-            let page = async {
-                let mut conn = shared.acquire().await?;
-                let after = Stream {
-                    source: &after.0,
-                    correlation_id: &after.1,
-                };
-                DB::due_streams(&mut conn, &shared.sql, after, shared.clock.now(), PAGE).await
-            };
-            let page = match page.await {
-                Ok(page) => page,
-                Err(error) => {
-                    tracing::warn!(%error, "could not look for due events");
-                    return false;
-                }
-            };
-            let full = page.len() as i64 == PAGE;
-            for (source, correlation_id) in page {
-                if let Some(state) = shared.source(&source)
-                    && shared.worker.target(&source).is_some()
-                {
-                    found = true;
-                    let key = (state.name_arc(), Arc::from(correlation_id.as_str()));
-                    if !self.known.contains(&key) && !self.later.contains_key(&key) {
-                        self.add(key);
+        for kind in [Kind::Stream, Kind::Event] {
+            let mut after = (String::new(), String::new());
+            loop {
+                let page = match kind.page(shared, &after).await {
+                    Ok(page) => page,
+                    Err(error) => {
+                        tracing::warn!(%error, "could not look for due events");
+                        return found;
                     }
+                };
+                let full = page.len() as i64 == PAGE;
+                for (source, id) in page {
+                    if let Some(state) = shared.source(&source)
+                        && shared.worker.target(&source).is_some()
+                    {
+                        found = true;
+                        let work = kind.work(state.name_arc(), Arc::from(id.as_str()));
+                        if !self.known.contains(&work) && !self.later.contains_key(&work) {
+                            self.add(work);
+                        }
+                    }
+                    after = (source, id);
                 }
-                after = (source, correlation_id);
-            }
-            if !full {
-                return found;
+                if !full {
+                    break;
+                }
             }
         }
+        found
     }
 
     fn start<DB: Backend>(&mut self, shared: &Arc<Shared<DB>>) {
@@ -234,13 +291,13 @@ impl Rounds {
         {
             let shared = Arc::clone(shared);
             self.running.spawn(async move {
-                let drained = drain::stream(&shared, &stream).await;
+                let drained = drain::work(&shared, &stream).await;
                 (stream, drained)
             });
         }
     }
 
-    fn ended(&mut self, ended: Result<(StreamKey, Drained), tokio::task::JoinError>) {
+    fn ended(&mut self, ended: Result<(Work, Drained), tokio::task::JoinError>) {
         let (stream, drained) = match ended {
             Ok(ended) => ended,
             Err(error) => {

@@ -17,7 +17,7 @@ pub(crate) struct Version {
 #[derive(Clone, Copy)]
 pub(crate) enum Locking {
     /// Each version is one transaction with its row: one of them fails, and looks again.
-    #[allow(dead_code, reason = "not by every set of features")]
+    #[allow(dead_code, reason = "only with some features")]
     None,
     /// By a lock of the session.
     #[allow(dead_code, reason = "not by every set of features")]

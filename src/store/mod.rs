@@ -243,6 +243,53 @@ pub trait Backend: Database + sealed::Sealed {
         sql: &Sql,
         stream: Stream<'_>,
     ) -> impl Future<Output = Result<Option<Pending>>> + Send;
+    /// Events without a place in a stream that a worker is to apply, after `after` in (source, event id) order.
+    #[doc(hidden)]
+    fn due_events(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        after: Key<'_>,
+        now: Timestamp,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<(String, String)>>> + Send;
+    #[doc(hidden)]
+    fn due_event(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+    ) -> impl Future<Output = Result<Option<Pending>>> + Send;
+    /// Makes a stored event one that a worker applies.
+    #[doc(hidden)]
+    fn release_pending(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// False if the same was signed before.
+    #[doc(hidden)]
+    fn insert_fence(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        fence: &Fence,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    #[doc(hidden)]
+    fn fence_holder(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        fence: &Fence,
+    ) -> impl Future<Output = Result<Option<String>>> + Send;
+    /// Removes up to `limit` fences that are older than they need to be.
+    #[doc(hidden)]
+    fn purge_fences(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        before: Timestamp,
+        limit: i64,
+    ) -> impl Future<Output = Result<u64>> + Send;
     /// Parked events of a source that wait since before `parked_before`, oldest first by key.
     #[doc(hidden)]
     fn expired(

@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, MySql, Pool, Row, SqlSafeStr};
 use tokio::time::Instant;
 
 use super::migrate::{self, Locking, Version};
-use super::queries::{inserted, required, statements_of_backend, text};
+use super::queries::{inserted, pending_row, required, statements_of_backend, text};
 use super::sql::Dialect;
 use super::*;
 use crate::error::BuildError;
@@ -36,6 +36,8 @@ pub struct MySqlSettings {
 /// The connection's id on the server, by which the maintenance connection ends it.
 #[doc(hidden)]
 pub struct MySqlDeadline(u64);
+
+pending_row!(sqlx::mysql::MySqlRow);
 
 impl sealed::Sealed for MySql {}
 

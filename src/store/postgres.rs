@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, Pool, Postgres, Row, SqlSafeStr};
 use tokio::time::Instant;
 
 use super::migrate::{self, Locking, Version};
-use super::queries::{inserted, required, statements_of_backend, text};
+use super::queries::{inserted, pending_row, required, statements_of_backend, text};
 use super::sql::Dialect;
 use super::*;
 use crate::error::BuildError;
@@ -39,6 +39,8 @@ pub struct PostgresSettings {
     /// Not every platform's server can look for a client that is gone.
     checks_client: bool,
 }
+
+pending_row!(sqlx::postgres::PgRow);
 
 impl sealed::Sealed for Postgres {}
 

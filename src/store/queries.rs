@@ -39,6 +39,7 @@ macro_rules! statements_of_backend {
                     sequence: row.try_get(3)?,
                     reason: Reason::from_column(row.try_get(4)?)?,
                     next_sequence: row.try_get(5)?,
+                    has_yielded: text(&row, 6)?.is_some(),
                 })
             })
             .transpose()
@@ -62,6 +63,7 @@ macro_rules! statements_of_backend {
                 sequence: row.try_get(3)?,
                 reason: None,
                 next_sequence: None,
+                has_yielded: text(&row, 4)?.is_some(),
             };
             if known.state == State::Dead {
                 let row = sqlx::query(sql.pending_reason.clone())
@@ -299,25 +301,102 @@ macro_rules! statements_of_backend {
                 .bind(stream.correlation_id)
                 .fetch_optional(conn)
                 .await?;
-            row.map(|row| {
-                Ok(Pending {
-                    event_id: required(text(&row, 0)?)?,
-                    event_type: text(&row, 1)?,
-                    fingerprint: row.try_get(2)?,
-                    sequence: row.try_get(3)?,
-                    reason: Reason::from_column(row.try_get(4)?)?,
-                    attempts: row.try_get(5)?,
-                    not_before: Timestamp::from_micros(row.try_get(6)?),
-                    parked_at: Timestamp::from_micros(row.try_get(7)?),
-                    request: StoredRequest {
-                        method: required(text(&row, 8)?)?,
-                        uri: required(text(&row, 9)?)?,
-                        headers: row.try_get::<Vec<u8>, _>(10)?.into(),
-                        body: row.try_get::<Vec<u8>, _>(11)?.into(),
-                    },
-                })
-            })
-            .transpose()
+            row.map(|row| pending(&row)).transpose()
+        }
+
+        async fn due_events(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            after: Key<'_>,
+            now: Timestamp,
+            limit: i64,
+        ) -> Result<Vec<(String, String)>> {
+            let rows = sqlx::query(sql.due_events.clone())
+                .bind(now.as_micros())
+                .bind(after.source)
+                .bind(after.source)
+                .bind(after.event_id)
+                .bind(limit)
+                .fetch_all(conn)
+                .await?;
+            rows.iter()
+                .map(|row| Ok((required(text(row, 0)?)?, required(text(row, 1)?)?)))
+                .collect()
+        }
+
+        async fn due_event(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+        ) -> Result<Option<Pending>> {
+            let row = sqlx::query(sql.due_event.clone())
+                .bind(key.source)
+                .bind(key.event_id)
+                .fetch_optional(conn)
+                .await?;
+            row.map(|row| pending(&row)).transpose()
+        }
+
+        async fn release_pending(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            at: Timestamp,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.release.clone())
+                .bind(at.as_micros())
+                .bind(key.source)
+                .bind(key.event_id)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn insert_fence(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            fence: &Fence,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.insert_fence.clone())
+                .bind(key.source)
+                .bind(&fence.digest[..])
+                .bind(key.event_id)
+                .bind(fence.expires_at.as_micros())
+                .execute(conn)
+                .await;
+            inserted(done.map(|done| done.rows_affected()))
+        }
+
+        async fn fence_holder(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            fence: &Fence,
+        ) -> Result<Option<String>> {
+            let row = sqlx::query(sql.fence_holder.clone())
+                .bind(source)
+                .bind(&fence.digest[..])
+                .fetch_optional(conn)
+                .await?;
+            row.map(|row| required(text(&row, 0)?)).transpose()
+        }
+
+        async fn purge_fences(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            before: Timestamp,
+            limit: i64,
+        ) -> Result<u64> {
+            let done = sqlx::query(sql.purge_fences.clone())
+                .bind(source)
+                .bind(source)
+                .bind(before.as_micros())
+                .bind(limit)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected())
         }
 
         async fn expired(
@@ -391,6 +470,33 @@ macro_rules! statements_of_backend {
 }
 
 pub(crate) use statements_of_backend;
+
+/// A row of `due_head` and `due_event`. A macro's, since what a driver's row decodes to cannot be said in general.
+macro_rules! pending_row {
+    ($row:ty) => {
+        fn pending(row: &$row) -> Result<Pending> {
+            Ok(Pending {
+                event_id: required(text(row, 0)?)?,
+                event_type: text(row, 1)?,
+                fingerprint: row.try_get(2)?,
+                correlation_id: text(row, 3)?,
+                sequence: row.try_get(4)?,
+                reason: Reason::from_column(row.try_get(5)?)?,
+                attempts: row.try_get(6)?,
+                not_before: Timestamp::from_micros(row.try_get(7)?),
+                parked_at: Timestamp::from_micros(row.try_get(8)?),
+                request: StoredRequest {
+                    method: required(text(row, 9)?)?,
+                    uri: required(text(row, 10)?)?,
+                    headers: row.try_get::<Vec<u8>, _>(11)?.into(),
+                    body: row.try_get::<Vec<u8>, _>(12)?.into(),
+                },
+            })
+        }
+    };
+}
+
+pub(crate) use pending_row;
 
 /// A text column. Not checked against the column's type: MySQL keeps identifiers as VARBINARY, so that they compare byte
 /// for byte, and its driver would hand those out as bytes only.

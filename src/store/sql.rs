@@ -34,14 +34,14 @@ macro_rules! statements {
 statements! {
     // Outside any transaction: all that is known, in one statement.
     known = "SELECT CAST(e.state AS {bigint}), e.fingerprint, e.correlation_id, e.sequence,
-            CAST(p.reason AS {bigint}), c.next_sequence
+            CAST(p.reason AS {bigint}), c.next_sequence, e.yielded_to
         FROM {p}event e
         LEFT JOIN {p}pending p ON p.source = e.source AND p.event_id = e.event_id
         LEFT JOIN {p}cursor c ON c.source = e.source AND c.correlation_id = e.correlation_id
         WHERE e.source = ? AND e.event_id = ?";
     // Inside one: the event's row is locked first. A plain SELECT here would fix MySQL's snapshot before the cursor is
     // locked, and the handler would read its predecessor's old values (§4.7).
-    lock_event = "SELECT CAST(state AS {bigint}), fingerprint, correlation_id, sequence FROM {p}event
+    lock_event = "SELECT CAST(state AS {bigint}), fingerprint, correlation_id, sequence, yielded_to FROM {p}event
         WHERE source = ? AND event_id = ?{for_update}";
     pending_reason = "SELECT CAST(reason AS {bigint}) FROM {p}pending
         WHERE source = ? AND event_id = ?{for_update}";
@@ -68,6 +68,14 @@ statements! {
     record_attempt = "UPDATE {p}pending
         SET attempts = attempts + 1, reason = ?, not_before = ?, last_status = ?, last_error = ?
         WHERE source = ? AND event_id = ?";
+    release = "UPDATE {p}pending SET reason = NULL, not_before = ?, attempts = 0 WHERE source = ? AND event_id = ?";
+    insert_fence = "INSERT INTO {p}fence (source, digest, event_id, expires_at)
+        VALUES (?, ?, ?, ?){on_conflict}";
+    fence_holder = "SELECT event_id FROM {p}fence WHERE source = ? AND digest = ?{for_update}";
+    purge_fences = "DELETE FROM {p}fence WHERE source = ? AND digest IN (
+        SELECT digest FROM (
+            SELECT digest FROM {p}fence WHERE source = ? AND expires_at < ?
+            ORDER BY expires_at LIMIT ?) AS batch)";
     audit = "INSERT INTO {p}audit (at, source, event_id, action, actor, detail) VALUES (?, ?, ?, ?, ?, ?)";
     // A dead letter for a gap (1) comes back by itself when the gap fills; the others wait for somebody.
     due_streams = "SELECT p.source, p.correlation_id
@@ -77,7 +85,17 @@ statements! {
         WHERE (p.reason IS NULL OR p.reason = 1) AND p.not_before <= ?
             AND (p.source > ? OR (p.source = ? AND p.correlation_id > ?))
         ORDER BY p.source, p.correlation_id LIMIT ?";
-    due_head = "SELECT p.event_id, e.event_type, e.fingerprint, p.sequence, CAST(p.reason AS {bigint}),
+    // What has no place in a stream and waits all the same: it was released by an operator.
+    due_events = "SELECT source, event_id FROM {p}pending
+        WHERE sequence IS NULL AND reason IS NULL AND not_before <= ?
+            AND (source > ? OR (source = ? AND event_id > ?))
+        ORDER BY source, event_id LIMIT ?";
+    due_event = "SELECT p.event_id, e.event_type, e.fingerprint, p.correlation_id, p.sequence, CAST(p.reason AS {bigint}),
+            CAST(p.attempts AS {bigint}), p.not_before, p.parked_at, p.method, p.uri, p.headers, p.body
+        FROM {p}pending p
+        JOIN {p}event e ON e.source = p.source AND e.event_id = p.event_id
+        WHERE p.source = ? AND p.event_id = ? AND p.sequence IS NULL AND p.reason IS NULL";
+    due_head = "SELECT p.event_id, e.event_type, e.fingerprint, p.correlation_id, p.sequence, CAST(p.reason AS {bigint}),
             CAST(p.attempts AS {bigint}), p.not_before,
             p.parked_at, p.method, p.uri, p.headers, p.body
         FROM {p}cursor c
@@ -93,7 +111,7 @@ statements! {
         ORDER BY p.event_id LIMIT ?";
     pending_counts = "SELECT source, CAST(reason AS {bigint}), COUNT(*), CAST(SUM(bytes) AS {bigint}), MIN(parked_at)
         FROM {p}pending GROUP BY source, reason";
-    // Applied rows only. The nesting is what makes one text do for every database.
+    // Applied and fenced rows only. The nesting is what makes one text do for every database.
     purge = "DELETE FROM {p}event WHERE source = ? AND event_id IN (
         SELECT event_id FROM (
             SELECT event_id FROM {p}event WHERE source = ? AND state = 1 AND decided_at < ?

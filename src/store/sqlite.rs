@@ -3,9 +3,10 @@
 //! One writer at a time: a transaction begins IMMEDIATE, so that it holds the write lock from its first statement
 //! and never fails on an upgrade, and deliveries of one process queue in memory in front of it.
 
+use std::path::Path;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sqlx::sqlite::{
@@ -15,7 +16,7 @@ use sqlx::{Pool, Row, Sqlite};
 use tokio::time::Instant;
 
 use super::migrate::{self, Locking, Version};
-use super::queries::{inserted, required, statements_of_backend, text};
+use super::queries::{inserted, pending_row, required, statements_of_backend, text};
 use super::sql::Dialect;
 use super::*;
 use crate::error::BuildError;
@@ -46,7 +47,8 @@ pub fn connect_options(url: &str) -> std::result::Result<SqliteConnectOptions, s
         .busy_timeout(BUSY_TIMEOUT))
 }
 
-/// Opens a pool of at most `connections` connections with [`connect_options`].
+/// Opens a pool of at most `connections` connections with [`connect_options`]. When the database file is replaced, by a
+/// restore say, connections to the old one are not used again, whoever had them meanwhile.
 ///
 /// # Errors
 /// If the URL cannot be read or the database cannot be opened.
@@ -54,9 +56,22 @@ pub async fn connect(
     url: &str,
     connections: u32,
 ) -> std::result::Result<Pool<Sqlite>, sqlx::Error> {
+    let options = connect_options(url)?;
+    let file = options.get_filename().to_owned();
+    // Which file it is, and since when as far as this pool knows.
+    let seen = Mutex::new((file_id(&file), Instant::now()));
     SqlitePoolOptions::new()
         .max_connections(connections)
-        .connect_with(connect_options(url)?)
+        .before_acquire(move |_, meta| {
+            let now = file_id(&file);
+            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            if seen.0 != now {
+                *seen = (now, Instant::now());
+            }
+            let current = meta.age <= seen.1.elapsed();
+            Box::pin(async move { Ok(current) })
+        })
+        .connect_with(options)
         .await
 }
 
@@ -73,6 +88,8 @@ pub struct FileId {
 pub struct SqliteDeadline {
     armed: Arc<AtomicBool>,
 }
+
+pending_row!(sqlx::sqlite::SqliteRow);
 
 impl sealed::Sealed for Sqlite {}
 
@@ -128,7 +145,7 @@ impl Backend for Sqlite {
     }
 
     fn cheap_incarnation(pool: &Pool<Self>) -> Option<Self::Incarnation> {
-        Some(file_id(pool))
+        Some(file_id(pool.connect_options().get_filename()))
     }
 
     async fn incarnation(_: &mut SqliteConnection) -> Result<Self::Incarnation> {
@@ -206,10 +223,9 @@ fn check_in_memory(pool: &Pool<Sqlite>) -> std::result::Result<(), BuildError> {
 }
 
 #[cfg(unix)]
-fn file_id(pool: &Pool<Sqlite>) -> Option<FileId> {
+fn file_id(path: &Path) -> Option<FileId> {
     use std::os::unix::fs::MetadataExt;
-    let options = pool.connect_options();
-    let meta = std::fs::metadata(options.get_filename()).ok()?;
+    let meta = std::fs::metadata(path).ok()?;
     Some(FileId {
         device: meta.dev(),
         inode: meta.ino(),
@@ -217,7 +233,7 @@ fn file_id(pool: &Pool<Sqlite>) -> Option<FileId> {
 }
 
 #[cfg(not(unix))]
-fn file_id(_: &Pool<Sqlite>) -> Option<FileId> {
+fn file_id(_: &Path) -> Option<FileId> {
     // There is no portable file identity in std here; a restore is then found only by a broken connection.
     None
 }

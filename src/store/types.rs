@@ -35,6 +35,8 @@ pub enum State {
     Applied = 1,
     Parked = 2,
     Dead = 3,
+    /// Signed under another id before (§6.7): kept with its request, never handed over unless an operator releases it.
+    Fenced = 4,
 }
 
 impl State {
@@ -43,6 +45,7 @@ impl State {
             1 => Ok(Self::Applied),
             2 => Ok(Self::Parked),
             3 => Ok(Self::Dead),
+            4 => Ok(Self::Fenced),
             other => Err(unknown("state", other)),
         }
     }
@@ -58,6 +61,8 @@ pub enum Reason {
     Handler = 2,
     /// The handler's own terminal verdict.
     Rejected = 3,
+    /// Not dead: held by the fence. 4 to 6 are kept for the contract's other reasons.
+    Fenced = 7,
 }
 
 impl Reason {
@@ -67,6 +72,7 @@ impl Reason {
             Some(1) => Ok(Some(Self::Gap)),
             Some(2) => Ok(Some(Self::Handler)),
             Some(3) => Ok(Some(Self::Rejected)),
+            Some(7) => Ok(Some(Self::Fenced)),
             Some(other) => Err(unknown("reason", other)),
         }
     }
@@ -77,6 +83,7 @@ impl Reason {
             Self::Gap => "gap",
             Self::Handler => "handler",
             Self::Rejected => "rejected",
+            Self::Fenced => "fenced",
         }
     }
 }
@@ -110,17 +117,27 @@ pub struct Known {
     pub sequence: Option<i64>,
     /// The cursor of its stream.
     pub next_sequence: Option<i64>,
+    /// Another event id has its place in the stream now.
+    pub has_yielded: bool,
 }
 
 impl Known {
     /// Whether a worker applies it by itself when its turn comes.
     pub(crate) fn is_waiting(&self) -> bool {
         match self.state {
-            State::Applied => false,
+            State::Applied | State::Fenced => false,
             State::Parked => true,
-            State::Dead => self.reason == Some(Reason::Gap),
+            State::Dead => self.reason == Some(Reason::Gap) && !self.has_yielded,
         }
     }
+}
+
+/// What a delivery of a source with unsigned ids is known by (§6.7).
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct Fence {
+    pub digest: [u8; 32],
+    pub expires_at: Timestamp,
 }
 
 /// Who holds a place in a stream.
@@ -176,7 +193,8 @@ pub struct Pending {
     pub event_id: String,
     pub event_type: Option<String>,
     pub fingerprint: Vec<u8>,
-    pub sequence: i64,
+    pub correlation_id: Option<String>,
+    pub sequence: Option<i64>,
     pub reason: Option<Reason>,
     pub attempts: i64,
     pub not_before: Timestamp,

@@ -1,0 +1,268 @@
+//! A source: one producer, or one tenant of one producer.
+
+mod state;
+
+use std::time::Duration;
+
+use http::HeaderName;
+
+use crate::envelope::{Mapping, Sequence};
+use crate::preset::Preset;
+use crate::verify::{Scheme, Secrets, Tolerance};
+
+pub(crate) use state::SourceState;
+
+/// The default of §2.1: larger webhooks are rare, and a body is held in memory whole.
+const BODY_LIMIT: usize = 1024 * 1024;
+/// The default of §2.1.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// The schedule of §5.5.
+const BACKOFF: [Duration; 6] = [
+    Duration::from_secs(1),
+    Duration::from_secs(4),
+    Duration::from_secs(16),
+    Duration::from_secs(64),
+    Duration::from_secs(256),
+    Duration::from_secs(300),
+];
+/// The attempts of §5.5.
+const MAX_ATTEMPTS: u32 = 10;
+/// Events of one source that may be parked or dead.
+const PARK_LIMIT: u32 = 10_000;
+/// Bytes that they may take together.
+const PARK_BYTES: u64 = 256 * 1024 * 1024;
+
+/// One producer, with its secrets and limits. What is not set has the default that its method states; a preset's own
+/// numbers are in [`preset`](crate::preset).
+#[derive(Clone, Debug)]
+#[must_use = "a source does nothing until it is given to an inbox"]
+pub struct Source {
+    name: String,
+    preset: Preset,
+    scheme: Scheme,
+    mapping: Mapping,
+    secrets: SecretsFrom,
+    tolerance: Tolerance,
+    url: Option<String>,
+    budget: Option<Duration>,
+    body_limit: usize,
+    read_timeout: Duration,
+    max_in_flight: Option<usize>,
+    keep_headers: Vec<HeaderName>,
+    keep_rejected: bool,
+    allow_gone: bool,
+    unfenced: bool,
+    recovery_window: Option<Duration>,
+    revive_gaps: bool,
+    backoff: Vec<Duration>,
+    max_attempts: u32,
+    park_limit: u32,
+    park_bytes: u64,
+    retention: Option<Duration>,
+    allow_short_retention: bool,
+}
+
+/// Where the secrets come from.
+#[derive(Clone)]
+enum SecretsFrom {
+    Unset,
+    /// As texts, newest first: decoded at build, so that a bad one is refused there.
+    Texts(Vec<zeroize::Zeroizing<String>>),
+    Shared(Secrets),
+}
+
+impl std::fmt::Debug for SecretsFrom {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unset => f.write_str("unset"),
+            Self::Texts(texts) => write!(f, "{} given", texts.len()),
+            Self::Shared(secrets) => secrets.fmt(f),
+        }
+    }
+}
+
+impl Source {
+    /// A source that signs and identifies as `preset` says. Its name is 1 to 64 of a-z, A-Z, 0-9, `.`, `_` and `-`,
+    /// and must stay the same: rows are kept by it.
+    pub fn new(name: impl Into<String>, preset: Preset) -> Self {
+        Self {
+            name: name.into(),
+            scheme: preset.scheme(),
+            mapping: preset.mapping(),
+            preset,
+            secrets: SecretsFrom::Unset,
+            tolerance: Tolerance::default(),
+            url: None,
+            budget: None,
+            body_limit: BODY_LIMIT,
+            read_timeout: READ_TIMEOUT,
+            max_in_flight: None,
+            keep_headers: Vec::new(),
+            keep_rejected: true,
+            allow_gone: false,
+            unfenced: false,
+            recovery_window: None,
+            revive_gaps: true,
+            backoff: BACKOFF.to_vec(),
+            max_attempts: MAX_ATTEMPTS,
+            park_limit: PARK_LIMIT,
+            park_bytes: PARK_BYTES,
+            retention: None,
+            allow_short_retention: false,
+        }
+    }
+
+    /// Kudos CRM.
+    pub fn kudos(name: impl Into<String>) -> Self {
+        Self::new(name, Preset::KUDOS)
+    }
+
+    /// A producer with a sequence per correlation id, as the guaranteed-consistency strategy has it.
+    pub fn sequenced(name: impl Into<String>) -> Self {
+        Self::new(name, Preset::SEQUENCED)
+    }
+
+    /// One or two active secrets, newest first, as the producer shows them.
+    pub fn secrets<S: Into<String>>(mut self, newest_first: impl IntoIterator<Item = S>) -> Self {
+        let texts = newest_first
+            .into_iter()
+            .map(|text| zeroize::Zeroizing::new(text.into()));
+        self.secrets = SecretsFrom::Texts(texts.collect());
+        self
+    }
+
+    /// A handle of secrets that something else rotates.
+    pub fn shared_secrets(mut self, secrets: Secrets) -> Self {
+        self.secrets = SecretsFrom::Shared(secrets);
+        self
+    }
+
+    /// How old a signed time may be, and how far ahead. Default: 5 minutes each.
+    pub fn tolerance(mut self, tolerance: Tolerance) -> Self {
+        self.tolerance = tolerance;
+        self
+    }
+
+    /// The URL that is configured at the producer, for schemes that sign it.
+    pub fn url(mut self, url: impl Into<String>) -> Self {
+        self.url = Some(url.into());
+        self
+    }
+
+    /// The time that one delivery may take from its first byte to its answer. Default: the producer's patience less
+    /// 1 s.
+    pub fn budget(mut self, budget: Duration) -> Self {
+        self.budget = Some(budget);
+        self
+    }
+
+    /// The largest body, in bytes; a larger one gets 413. Default: 1 MiB.
+    pub fn body_limit(mut self, bytes: usize) -> Self {
+        self.body_limit = bytes;
+        self
+    }
+
+    /// The time in which a body must have arrived; a slower one gets 408. Default: 5 s.
+    pub fn read_timeout(mut self, timeout: Duration) -> Self {
+        self.read_timeout = timeout;
+        self
+    }
+
+    /// Verified deliveries of this source that may hold a connection at the same time. Default: as many as the inbox
+    /// has.
+    pub fn max_in_flight(mut self, deliveries: usize) -> Self {
+        self.max_in_flight = Some(deliveries);
+        self
+    }
+
+    /// Lets the handler see a header that is removed otherwise: a signature, or a credential. It is then stored with
+    /// parked events too.
+    pub fn keep_header(mut self, name: HeaderName) -> Self {
+        self.keep_headers.push(name);
+        self
+    }
+
+    /// Whether a handler's terminal verdict (4xx, 3xx) is kept as a dead letter, with its request. Default: yes.
+    pub fn keep_rejected(mut self, keep: bool) -> Self {
+        self.keep_rejected = keep;
+        self
+    }
+
+    /// Whether a handler's own 410 goes out as it is. Default: no, it becomes a 422, since producers disable the
+    /// endpoint on a 410.
+    pub fn allow_gone(mut self, allow: bool) -> Self {
+        self.allow_gone = allow;
+        self
+    }
+
+    /// Gives up the fence of a source whose event id is not signed: whoever captured one delivery can then have its
+    /// event applied again under any new id.
+    pub fn insecure_unfenced(mut self) -> Self {
+        self.unfenced = true;
+        self
+    }
+
+    /// Refuses (400) events without a correlation id and a sequence. Default: they are applied unordered.
+    pub fn require_order(mut self) -> Self {
+        self.mapping = self.mapping.with_order_required();
+        self
+    }
+
+    /// The first sequence of every correlation id: 0 or 1. Default: 1.
+    pub fn first_sequence(mut self, first: Sequence) -> Self {
+        self.mapping = self.mapping.with_first_sequence(first.get());
+        self
+    }
+
+    /// How long an event waits for a gap before it becomes a dead letter. Default: 5 minutes for `sequenced`,
+    /// otherwise the producer's whole retry span and a quarter.
+    pub fn recovery_window(mut self, window: Duration) -> Self {
+        self.recovery_window = Some(window);
+        self
+    }
+
+    /// Whether a dead letter of a gap comes back by itself when the gap fills. Default: yes.
+    pub fn revive_gaps(mut self, revive: bool) -> Self {
+        self.revive_gaps = revive;
+        self
+    }
+
+    /// The waits between the attempts of a parked event whose handler fails, each ± at most 25 %; the last one is
+    /// used again for the attempts after. Default: 1, 4, 16, 64, 256, 300 s.
+    pub fn backoff(mut self, waits: impl IntoIterator<Item = Duration>) -> Self {
+        self.backoff = waits.into_iter().collect();
+        self
+    }
+
+    /// The attempts after which a parked event is a dead letter. Default: 10.
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = attempts;
+        self
+    }
+
+    /// Events that may be parked or dead; over it, what would be parked gets 429. Default: 10,000.
+    pub fn park_limit(mut self, events: u32) -> Self {
+        self.park_limit = events;
+        self
+    }
+
+    /// Bytes that parked and dead events may take; over it, what would be parked gets 429. Default: 256 MiB.
+    pub fn park_bytes(mut self, bytes: u64) -> Self {
+        self.park_bytes = bytes;
+        self
+    }
+
+    /// How long the rows of applied events are kept, against which duplicates are known. Default: 30 days, or the
+    /// floor where that is longer. Less than
+    /// [`Preset::retention_floor`], with ten minutes for skew and rounded up to whole hours, is refused, since the producer may still send such an event again.
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.retention = Some(retention);
+        self
+    }
+
+    /// Gives up the promise that a late redelivery is known: lets [`Source::retention`] go below the floor.
+    pub fn insecure_short_retention(mut self) -> Self {
+        self.allow_short_retention = true;
+        self
+    }
+}

@@ -1,0 +1,20 @@
+//! What tests are made of: an inbox at work, events, answers, and ways to look and to wait.
+
+mod event;
+mod probe;
+mod reply;
+mod wait;
+pub(crate) mod watch;
+mod world;
+
+use std::future::Future;
+use std::pin::Pin;
+
+pub(crate) use self::event::{Event, Feed, numbered};
+pub(crate) use self::probe::Gate;
+pub(crate) use self::reply::Reply;
+pub(crate) use self::wait::{TestClock, eventually, seeded, within};
+pub(crate) use self::world::{Call, SOURCE, Setup, World, http, now};
+
+/// A boxed future, for handlers in tables.
+pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;

@@ -1,0 +1,36 @@
+//! What the inbox promises, rule by rule, on every database that it supports.
+//!
+//! Each test is written once, over a [`db::TestDb`], and becomes one test for each database, in a module that names
+//! the database: `order::sqlite::…`. Each gets a database of its own. What a test shows is in its name; the rules of the
+//! contract that it shows stand in its doc comment.
+//!
+//! `TOWER_INBOX_TEST_DATABASES` (comma-separated) lists what must be tested: another database is left out then, and a
+//! listed one that cannot be reached fails. `TOWER_INBOX_TEST_SEED` repeats a random test: each prints its seed.
+
+#![allow(
+    clippy::print_stderr,
+    reason = "a test says on stderr what it leaves out, and its seed"
+)]
+
+#[macro_use]
+mod db;
+mod kit;
+
+mod answers;
+// mod cancellation;
+// mod concurrency;
+mod content;
+mod dead_letters;
+mod door;
+// mod drain;
+mod exactly_once;
+mod faults;
+// mod layers;
+mod memory;
+// mod order;
+// mod parking;
+mod restore;
+// mod secrets;
+// mod settings;
+mod statements;
+mod verdicts;
