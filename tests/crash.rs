@@ -116,6 +116,29 @@ fn after_twenty_crashes_under_load_the_ledger_is_exact() {
     }
 }
 
+/// §5.9: orderly restarts under load: each process ends with status 0, and nothing is lost or done twice.
+#[test]
+fn after_orderly_restarts_under_load_the_ledger_is_exact() {
+    let seed = fastrand::u64(..1 << 32);
+    eprintln!("seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut receiver = Setup::new().on_own_port().start();
+    let mut sending = sender(receiver.address, seed)
+        .spawn()
+        .expect("the sender runs");
+    let mut restarts = 0;
+    while sending.try_wait().expect("it can be asked").is_none() && restarts < 8 {
+        // The random moment: nothing is waited for.
+        thread::sleep(Duration::from_millis(rng.u64(20..400)));
+        receiver.signal("TERM");
+        assert_eq!(receiver.wait().code(), Some(0), "{}", receiver.log());
+        receiver = receiver.crash();
+        restarts += 1;
+    }
+    is_exact(&sending.wait_with_output().expect("a report"), seed);
+    assert!(restarts > 1);
+}
+
 /// §4.1: what was answered with 200 is there after a crash that comes at once; the redelivery is known.
 #[test]
 fn an_acknowledged_event_survives_a_crash_right_after_the_answer() {
