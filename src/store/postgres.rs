@@ -65,6 +65,9 @@ impl Backend for Postgres {
     }
 
     async fn check(pool: &Pool<Self>) -> std::result::Result<PostgresSettings, BuildError> {
+        if pool.options().get_max_connections() > 1 {
+            check_prepared(pool).await?;
+        }
         let mut conn = pool.acquire().await?;
         let version: i64 = setting(&mut conn, "server_version_num")
             .await?
@@ -193,6 +196,42 @@ impl Backend for Postgres {
     fn disarm((): &()) {}
 
     statements_of_backend!();
+}
+
+/// Whether a prepared statement stays with its connection. Behind a PgBouncer in transaction mode that does not know
+/// them, a connection's next transaction runs on another server connection, where the statement is unknown.
+async fn check_prepared(pool: &Pool<Postgres>) -> std::result::Result<(), BuildError> {
+    let (mut first, mut second) = (pool.acquire().await?, pool.acquire().await?);
+    // The first one keeps a server connection busy while the second one prepares on another; the one that is given
+    // back last is the one that is handed out next.
+    sqlx::raw_sql("BEGIN").execute(&mut *first).await?;
+    let prepared = ask(&mut second).await;
+    sqlx::raw_sql("COMMIT").execute(&mut *first).await?;
+    let again = ask(&mut second).await;
+    let Err(error) = prepared.and(again) else {
+        return Ok(());
+    };
+    close_hard(second);
+    match error
+        .as_database_error()
+        .and_then(|error| error.code())
+        .as_deref()
+    {
+        // Unknown, or known already: it was prepared by somebody else.
+        Some("26000" | "42P05" | "08P01") => Err(BuildError::unsafe_setting(
+            "prepared statements do not stay with their connection, as behind PgBouncer in transaction mode: set \
+             `.statement_cache_capacity(0)` on the pool's options, which makes the inbox's and the handlers' \
+             statements unnamed",
+        )),
+        _ => Err(error.into()),
+    }
+}
+
+async fn ask(conn: &mut PgConnection) -> Result<i64> {
+    sqlx::query_scalar("SELECT $1::BIGINT")
+        .bind(1_i64)
+        .fetch_one(conn)
+        .await
 }
 
 async fn setting(conn: &mut PgConnection, name: &str) -> Result<String> {

@@ -25,6 +25,7 @@ mod door;
 // mod drain;
 mod exactly_once;
 mod faults;
+mod fence;
 // mod layers;
 mod memory;
 // mod order;

@@ -1,0 +1,226 @@
+//! §6.7: sources whose event id is not signed, so that a captured delivery could be sent again under any id.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::Request;
+use serde_json::json;
+use tower_inbox::Source;
+use tower_inbox::preset::Preset;
+use tower_inbox::verify::{Secret, Signer};
+
+use crate::db::TestDb;
+use crate::kit::{Reply, SOURCE, World, eventually, now};
+
+suite![
+    a_captured_delivery_under_a_new_id_is_fenced,
+    of_concurrent_deliveries_of_one_body_one_is_applied,
+    the_first_id_stays_a_duplicate_and_another_type_passes,
+    types_whose_bodies_may_repeat_are_not_fenced,
+    a_body_that_signs_its_time_is_fenced_by_the_whole_message,
+    what_was_rolled_back_fences_nothing,
+    an_operator_releases_what_the_fence_holds,
+    without_the_fence_the_same_body_is_applied_again,
+];
+
+const SECRET: &str = "a webhook secret";
+
+fn github(_: Source) -> Source {
+    Source::new(SOURCE, Preset::GITHUB).secrets([SECRET])
+}
+
+/// A delivery as GitHub sends it: its id is in a header that nobody signs.
+fn push(id: &str, kind: &str, amount: i64) -> Request<Body> {
+    let body = Bytes::from(json!({"data": {"amount": amount}}).to_string());
+    request(
+        Preset::GITHUB,
+        body,
+        &[("x-github-delivery", id), ("x-github-event", kind)],
+    )
+}
+
+fn request(preset: Preset, body: Bytes, headers: &[(&str, &str)]) -> Request<Body> {
+    let secret = Secret::text(SECRET).expect("not empty");
+    let signer = Signer::new(&preset.scheme(), [secret]).expect("an HMAC scheme");
+    let mut request = Request::post("/hooks/acme");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let mut request = request.body(Body::from(body.clone())).expect("a request");
+    request
+        .headers_mut()
+        .extend(signer.sign(now(), None, &body).expect("signed"));
+    request
+}
+
+async fn start<D: TestDb>(db: &D) -> World<D> {
+    World::over(db).source(github).start().await
+}
+
+fn is_fenced(reply: &Reply) {
+    assert_eq!(
+        (reply.status, reply.outcome()),
+        (200, "duplicate"),
+        "{reply:?}"
+    );
+    assert_eq!(reply.json(), json!({"status": "fenced"}));
+}
+
+/// A hit is recorded under its own id with its request, and answered the same way ever after.
+async fn a_captured_delivery_under_a_new_id_is_fenced<D: TestDb>(db: D) {
+    let world = start(&db).await;
+    world.post(push("guid-1", "push", 5)).await.is_applied();
+    for _ in 0..2 {
+        is_fenced(&world.post(push("guid-2", "push", 5)).await);
+    }
+    assert_eq!(world.applied().await, ["guid-1"]);
+    assert_eq!(
+        world
+            .texts("SELECT event_id FROM {p}event WHERE state = 4")
+            .await,
+        ["guid-2"]
+    );
+    let held = "SELECT COUNT(*) FROM {p}pending WHERE event_id = 'guid-2' AND reason = 7";
+    assert_eq!(world.number(held).await, 1);
+    // A process that remembers nothing says the same.
+    let again = start(&db).await;
+    is_fenced(&again.post(push("guid-2", "push", 5)).await);
+    is_fenced(&again.post(push("guid-3", "push", 5)).await);
+}
+
+/// The fence is a unique key in the handler's transaction.
+async fn of_concurrent_deliveries_of_one_body_one_is_applied<D: TestDb>(db: D) {
+    let world = start(&db).await;
+    let deliveries: Vec<_> = (0..24)
+        .map(|n| {
+            let world = world.clone();
+            tokio::spawn(async move { world.post(push(&format!("guid-{n}"), "push", 1)).await })
+        })
+        .collect();
+    let applied = AtomicUsize::new(0);
+    for delivery in deliveries {
+        let reply = delivery.await.expect("an answer");
+        if reply.outcome() == "applied" {
+            applied.fetch_add(1, Ordering::Relaxed);
+        } else {
+            is_fenced(&reply);
+        }
+    }
+    assert_eq!(applied.into_inner(), 1);
+    assert_eq!(world.ledger().await.len(), 1);
+}
+
+/// After the id: a redelivery is a duplicate, not a hit. On (event type, body): another type is another event.
+async fn the_first_id_stays_a_duplicate_and_another_type_passes<D: TestDb>(db: D) {
+    let world = World::over(&db)
+        .source(github)
+        .inbox(|builder| builder.remembered(0))
+        .start()
+        .await;
+    world.post(push("guid-1", "push", 1)).await.is_applied();
+    world.post(push("guid-1", "push", 1)).await.is_duplicate();
+    world.post(push("guid-2", "release", 1)).await.is_applied();
+    world.post(push("guid-3", "push", 2)).await.is_applied();
+}
+
+/// Two honest events may have equal bodies.
+async fn types_whose_bodies_may_repeat_are_not_fenced<D: TestDb>(db: D) {
+    let world = start(&db).await;
+    for id in ["guid-1", "guid-2", "guid-3"] {
+        world
+            .post(push(id, "workflow_dispatch", 1))
+            .await
+            .is_applied();
+    }
+    assert_eq!(world.ledger().await.len(), 3);
+}
+
+/// Linear signs a time in the body: the same message is caught, the same data at another time is not.
+async fn a_body_that_signs_its_time_is_fenced_by_the_whole_message<D: TestDb>(db: D) {
+    let world = World::over(&db)
+        .source(|_| Source::new(SOURCE, Preset::LINEAR).secrets([SECRET]))
+        .start()
+        .await;
+    let millis = now().as_micros() / 1_000;
+    let send = |id: &'static str, at: i64| {
+        let body = json!({"type": "Issue", "data": {"amount": 1}, "webhookTimestamp": at});
+        world.post(request(
+            Preset::LINEAR,
+            body.to_string().into(),
+            &[("linear-delivery", id)],
+        ))
+    };
+    send("one", millis).await.is_applied();
+    is_fenced(&send("two", millis).await);
+    send("three", millis + 1_000).await.is_applied();
+    let kept = "SELECT COUNT(*) FROM {p}fence WHERE expires_at > 0";
+    assert_eq!(world.number(kept).await, 2);
+}
+
+/// The fence is in the handler's transaction: a failed run leaves a clean slate.
+async fn what_was_rolled_back_fences_nothing<D: TestDb>(db: D) {
+    let failing = |status: u16| {
+        World::over(&db)
+            .source(github)
+            .answers(move |call| {
+                if call.delivery.event_id() == "guid-1" {
+                    status
+                } else {
+                    0
+                }
+            })
+            .start()
+    };
+    let world = failing(503).await;
+    assert_eq!(world.post(push("guid-1", "push", 1)).await.status, 503);
+    world.post(push("guid-2", "push", 1)).await.is_applied();
+    let world = failing(422).await;
+    assert_eq!(world.post(push("guid-1", "release", 1)).await.status, 422);
+    world.post(push("guid-3", "release", 1)).await.is_applied();
+    // What was refused is sent again, and its body has been applied under another id meanwhile.
+    is_fenced(&start(&db).await.post(push("guid-1", "release", 1)).await);
+    assert_eq!(world.applied().await, ["guid-2", "guid-3"]);
+}
+
+/// Released, the stored request goes to the handler; the audit table has who and why.
+async fn an_operator_releases_what_the_fence_holds<D: TestDb>(db: D) {
+    let world = start(&db).await;
+    world.post(push("guid-1", "push", 1)).await.is_applied();
+    is_fenced(&world.post(push("guid-2", "push", 1)).await);
+    let release = || {
+        world
+            .inbox
+            .release_fenced(SOURCE, "guid-2", "ada", "two honest pushes")
+    };
+    assert!(release().await.expect("the database answers"));
+    eventually("the released event is applied", async || {
+        world.applied().await == ["guid-1", "guid-2"]
+    })
+    .await;
+    assert!(
+        !release().await.expect("the database answers"),
+        "safe to repeat"
+    );
+    assert!(
+        !world
+            .inbox
+            .release_fenced(SOURCE, "guid-9", "ada", "a slip")
+            .await
+            .unwrap()
+    );
+    world.post(push("guid-2", "push", 1)).await.is_duplicate();
+    assert_eq!(world.number("SELECT COUNT(*) FROM {p}pending").await, 0);
+    let audit = "SELECT detail FROM {p}audit WHERE action = 'release' AND actor = 'ada'";
+    assert_eq!(world.texts(audit).await, ["two honest pushes"]);
+}
+
+/// Off only by a setting whose name says what it gives up.
+async fn without_the_fence_the_same_body_is_applied_again<D: TestDb>(db: D) {
+    let world = World::over(&db)
+        .source(|source| github(source).insecure_unfenced())
+        .start()
+        .await;
+    world.post(push("guid-1", "push", 1)).await.is_applied();
+    world.post(push("guid-2", "push", 1)).await.is_applied();
+}
