@@ -11,6 +11,7 @@
 pub(crate) mod body;
 mod deliver;
 mod future;
+mod group;
 #[allow(
     clippy::module_inception,
     reason = "the layer's own file, as its neighbours have it"

@@ -106,8 +106,8 @@ where
     let Some(tracked) = shared.tracker.enter() else {
         return Answer::unavailable("shutting down").into_response();
     };
-    let arrival = match deliver::admit(&shared, &source, request, deadline).await {
-        Ok(arrival) => arrival,
+    let arrivals = match deliver::admit(&shared, &source, request, deadline).await {
+        Ok(arrivals) => arrivals,
         Err(answer) => {
             deliver::count(&source, None, answer.outcome);
             return answer.into_response();
@@ -118,7 +118,7 @@ where
     let runtime = shared.runtime.clone();
     let task = runtime.spawn(async move {
         let _tracked = tracked;
-        deliver::deliver(&shared, &source, arrival, call, deadline).await
+        deliver::deliver(&shared, &source, arrivals, call, deadline).await
     });
     match timeout_at(deadline + GRACE, task).await {
         Ok(Ok(response)) => response,

@@ -1,8 +1,6 @@
 //! §2.2, §2.4: what reaches the database. Two counts together: statements on the inbox's tables, and connections that
 //! were taken out of its pool, which no statement does without.
 
-use std::time::Duration;
-
 use axum::body::Body;
 use bytes::Bytes;
 
@@ -112,16 +110,6 @@ async fn a_known_duplicate_costs_one_statement_otherwise<D: TestDb>(db: D) {
         world.send(next.next().unwrap()).await.is_duplicate();
     };
     assert_eq!(cost(&world, again).await, (1, 1));
-    // Nor does this process know it by now from the commit of another.
-    let mut all = async || {
-        for event in &events {
-            tokio::time::timeout(Duration::from_secs(5), world.send(event))
-                .await
-                .unwrap()
-                .is_duplicate();
-        }
-    };
-    all().await;
 }
 
 /// §2.4, §3

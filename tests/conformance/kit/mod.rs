@@ -3,6 +3,7 @@
 mod event;
 mod probe;
 mod reply;
+mod setup;
 mod wait;
 pub(crate) mod watch;
 mod world;
@@ -13,8 +14,9 @@ use std::pin::Pin;
 pub(crate) use self::event::{Event, Feed, numbered};
 pub(crate) use self::probe::Gate;
 pub(crate) use self::reply::Reply;
+pub(crate) use self::setup::{Call, Setup};
 pub(crate) use self::wait::{TestClock, eventually, seeded, within};
-pub(crate) use self::world::{Call, SOURCE, Setup, World, http, now};
+pub(crate) use self::world::{SOURCE, World, http, now};
 
 /// A boxed future, for handlers in tables.
 pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
