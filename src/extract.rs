@@ -8,8 +8,8 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, FromRequestParts, Request};
 use axum::response::{IntoResponse, IntoResponseParts, Response, ResponseParts};
-use http::StatusCode;
 use http::request::Parts;
+use http::{Method, StatusCode};
 use tower_layer::layer_fn;
 use tower_service::Service;
 
@@ -17,9 +17,10 @@ use crate::answer::Answer;
 use crate::error::TxError;
 use crate::event::{Delivery, Verdict};
 use crate::inbox::Inbox;
-use crate::layer::{Call, DrainTarget, InboxService};
+use crate::layer::{Call, DrainTarget, InboxService, Whose};
 use crate::order::worker;
 use crate::store::Backend;
+use crate::tenants::Tenants;
 use crate::tx::Tx;
 
 impl<S: Sync, DB: Backend> FromRequestParts<S> for Tx<DB> {
@@ -73,11 +74,26 @@ impl<DB: Backend> Inbox<DB> {
     #[track_caller]
     pub fn mount(&self, source: &str, router: Router) -> Router {
         let state = self.source_state(source);
-        assert!(
-            router.has_routes(),
-            "the router for source {source:?} has no route"
-        );
         state.set_mounted_on_routes();
+        self.mount_whose(Some(state.name_arc()), Whose::Source(state), router)
+    }
+
+    /// As [`Inbox::mount`], for sources that come and go: each delivery's tenant is looked up before its signature is
+    /// verified, by path or header. The inbox is built with
+    /// [`tenants_only`](crate::InboxBuilder::tenants_only), or has sources of its own beside them.
+    ///
+    /// # Panics
+    /// If the router has no route.
+    #[track_caller]
+    pub fn mount_tenants(&self, tenants: impl Tenants, router: Router) -> Router {
+        let tenants: Arc<dyn Tenants> = Arc::new(tenants);
+        self.shared.tenants.set(Arc::clone(&tenants));
+        self.mount_whose(None, Whose::Tenants(tenants), router)
+    }
+
+    #[track_caller]
+    fn mount_whose(&self, name: Option<Arc<str>>, whose: Whose, router: Router) -> Router {
+        assert!(router.has_routes(), "the router to mount has no route");
         // The drain goes through the routes too, and knows by the mark whether it reached one.
         let marked = router
             .route_layer(layer_fn(Marked))
@@ -85,15 +101,18 @@ impl<DB: Backend> Inbox<DB> {
             .route_layer(DefaultBodyLimit::disable());
         worker::mount(
             &self.shared,
-            &state,
+            name,
             DrainTarget::new(Call::<_, Body>::new(marked.clone())),
         );
-        let shared = Arc::clone(&self.shared);
+        let (shared, refused) = (Arc::clone(&self.shared), whose.clone());
         marked
             .route_layer(layer_fn(move |route| {
-                InboxService::new(Arc::clone(&shared), Arc::clone(&state), route)
+                InboxService::new(Arc::clone(&shared), whose.clone(), route)
             }))
-            .method_not_allowed_fallback(|| async { Answer::method().into_response::<Body>() })
+            .method_not_allowed_fallback(move |method: Method| {
+                refused.refuse_method(&method);
+                async { Answer::method().into_response::<Body>() }
+            })
     }
 }
 

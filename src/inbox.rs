@@ -19,6 +19,7 @@ use crate::recent::Recent;
 use crate::shared::{Incarnation, Shared};
 use crate::source::{Source, SourceState};
 use crate::store::{Backend, Key, Sql};
+use crate::tenants::Registry;
 use crate::tracker::Tracker;
 use crate::verify::Secrets;
 use crate::watch::Watch;
@@ -77,6 +78,7 @@ impl<DB: Backend> Inbox<DB> {
             body_budget: BODY_BUDGET,
             remembered: REMEMBERED,
             migrate: true,
+            tenants_only: false,
         }
     }
 
@@ -168,12 +170,20 @@ pub struct InboxBuilder<DB: Backend> {
     body_budget: usize,
     remembered: usize,
     migrate: bool,
+    tenants_only: bool,
 }
 
 impl<DB: Backend> InboxBuilder<DB> {
     /// Adds a source. At least one is needed.
     pub fn source(mut self, source: Source) -> Self {
         self.sources.push(source);
+        self
+    }
+
+    /// Says that there are no sources but tenants, which are looked up as their deliveries arrive
+    /// ([`Inbox::tenant`], `Inbox::mount_tenants`).
+    pub fn tenants_only(mut self) -> Self {
+        self.tenants_only = true;
         self
     }
 
@@ -248,7 +258,7 @@ impl<DB: Backend> InboxBuilder<DB> {
                 return Err(BuildError::new(BuildErrorKind::Name, message));
             }
         }
-        if sources.is_empty() {
+        if sources.is_empty() && !self.tenants_only {
             let message = "an inbox needs a source: `.source(Source::kudos(\"crm\").secrets([…]))`";
             return Err(BuildError::new(BuildErrorKind::Name, message));
         }
@@ -279,6 +289,7 @@ impl<DB: Backend> InboxBuilder<DB> {
             bodies: ByteBudget::new(self.body_budget),
             tracker: Tracker::default(),
             worker: Worker::default(),
+            tenants: Registry::default(),
             watch,
             settings,
             incarnation: Mutex::new(Incarnation {

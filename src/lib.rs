@@ -57,6 +57,8 @@
 //!                     └────── gap, too many failures, 4xx ────────┘
 //! ```
 //!
+//! A source whose event id is not signed has one state more, *fenced*: kept, and handed over only if an operator says so.
+//!
 //! Whose turn it is is computed from the cursor and stored nowhere, so that nothing is stranded by a crash or a race.
 //!
 //! # Features
@@ -88,6 +90,7 @@ mod request;
 mod shared;
 mod source;
 mod store;
+mod tenants;
 mod tracker;
 mod tx;
 pub mod verify;
@@ -102,6 +105,7 @@ pub use source::Source;
 pub use store::Backend;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite;
+pub use tenants::{Tenant, TenantFuture, Tenants};
 pub use tx::Tx;
 pub use verify::{Secret, Secrets};
 

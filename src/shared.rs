@@ -19,6 +19,7 @@ use crate::queue::{Flights, Lanes, Waiting};
 use crate::recent::Recent;
 use crate::source::SourceState;
 use crate::store::{Backend, Fault, Sql, close_hard};
+use crate::tenants::Registry;
 use crate::tracker::Tracker;
 use crate::watch::Watch;
 
@@ -40,6 +41,7 @@ pub(crate) struct Shared<DB: Backend> {
     pub(crate) bodies: ByteBudget,
     pub(crate) tracker: Tracker,
     pub(crate) worker: Worker,
+    pub(crate) tenants: Registry,
     pub(crate) watch: Watch,
     pub(crate) settings: DB::Settings,
     pub(crate) incarnation: Mutex<Incarnation<DB>>,

@@ -68,20 +68,20 @@ async fn receive<DB: Faulty>(
         sequence: delivery.sequence(),
     };
     let balance = DB::append(&mut tx, &change).await?;
-    if let Some(fault) = app
-        .faults
-        .as_ref()
-        .and_then(|runs| fault(runs, &delivery, &data).transpose())
+    let fault = match &app.faults {
+        Some(runs) => fault(runs, &delivery, &data)?,
+        None => None,
+    };
+    if let Some(fault) = fault
+        && let Some(status) = fault.happen(tx).await.map_err(Refusal::Database)?
     {
-        if let Some(status) = fault?.happen(tx).await.map_err(Refusal::Database)? {
-            return Ok(match status {
-                // These have no body.
-                StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED => {
-                    status.into_response()
-                }
-                _ => (status, Json(json!({"fault": data.fault}))).into_response(),
-            });
-        }
+        return Ok(match status {
+            // These have no body.
+            StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED => {
+                status.into_response()
+            }
+            _ => (status, Json(json!({"fault": data.fault}))).into_response(),
+        });
     }
     Ok(Json(json!({"status": "applied", "balance": balance})).into_response())
 }

@@ -2,6 +2,7 @@
 
 mod bury;
 mod enter;
+mod group;
 mod open;
 mod release;
 mod settle;
@@ -24,6 +25,7 @@ use crate::store::{
     StoredRequest, Stream,
 };
 pub(crate) use bury::Bury;
+pub(crate) use group::Group;
 use open::Open;
 pub(crate) use release::Release;
 
@@ -176,26 +178,32 @@ impl<DB: Backend> Job<'_, DB> {
         for _ in 0..RUNS {
             match self.once(handler).await {
                 Ok(settled) => return settled,
-                Err(Stop::Answer(answer)) => return Settled::failed(answer),
-                Err(Stop::Budget) => {
-                    return Settled::failed(Answer::unavailable("the delivery's time is spent"));
-                }
-                Err(Stop::Again) => {}
-                Err(Stop::Database(error)) => {
-                    let fault = DB::fault(&error);
-                    tracing::warn!(
-                        source = self.source.name(), event_id = self.key().event_id, %error, ?fault,
-                        "the database failed a delivery"
-                    );
-                    if fault != Fault::Transient {
-                        return Settled::failed(Answer::unavailable(
-                            "the database is not available",
-                        ));
+                Err(stop) => {
+                    if let Some(answer) = self.stopped(stop) {
+                        return Settled::failed(answer);
                     }
                 }
             }
         }
-        Settled::failed(Answer::unavailable("the database is too contended"))
+        Settled::failed(contended())
+    }
+
+    /// What a transaction that did not get to its end means: nothing if a fresh one is worth its while.
+    fn stopped(&self, stop: Stop) -> Option<Answer> {
+        match stop {
+            Stop::Answer(answer) => Some(answer),
+            Stop::Budget => Some(Answer::unavailable("the delivery's time is spent")),
+            Stop::Again => None,
+            Stop::Database(error) => {
+                let fault = DB::fault(&error);
+                tracing::warn!(
+                    source = self.source.name(), event_id = self.key().event_id, %error, ?fault,
+                    "the database failed a delivery"
+                );
+                (fault != Fault::Transient)
+                    .then(|| Answer::unavailable("the database is not available"))
+            }
+        }
     }
 
     async fn once<R>(&self, handler: &mut dyn Run<R>) -> Result<Settled<R>, Stop> {
@@ -264,32 +272,38 @@ impl<DB: Backend> Job<'_, DB> {
         mut open: Open<'_, DB>,
         from: Option<State>,
     ) -> Result<Settled<R>, Stop> {
-        let (conn, sql, at) = (open.conn(), &self.shared.sql, self.shared.clock.now());
-        let room = self.source.may_park(self.stored.bytes());
-        within(self.deadline, async {
-            if !DB::swap_state(conn, sql, self.key(), State::Applied, State::Fenced, at).await? {
-                return Err(Stop::Again);
-            }
-            if from.is_none() {
-                let mut request = self.stored.clone();
-                if !room {
-                    request.body = Bytes::new();
-                }
-                let pending = self.pending(Some(Reason::Fenced), None, &request);
-                DB::insert_pending(conn, sql, &pending).await?;
-            } else {
-                let attempt = Attempt {
-                    reason: Some(Reason::Fenced),
-                    not_before: at,
-                    status: None,
-                    error: None,
-                };
-                DB::record_attempt(conn, sql, self.key(), &attempt).await?;
-            }
-            Ok(())
-        })
-        .await?;
+        within(self.deadline, self.hold(open.conn(), from)).await?;
         open.commit(self.deadline).await?;
+        self.held(from);
+        Ok(Settled::answer(End::Fenced, Answer::fenced()))
+    }
+
+    async fn hold(&self, conn: &mut DB::Connection, from: Option<State>) -> Result<(), Stop> {
+        let (sql, at) = (&self.shared.sql, self.shared.clock.now());
+        if !DB::swap_state(conn, sql, self.key(), State::Applied, State::Fenced, at).await? {
+            return Err(Stop::Again);
+        }
+        if from.is_none() {
+            let mut request = self.stored.clone();
+            if !self.source.may_park(request.bytes()) {
+                request.body = Bytes::new();
+            }
+            let pending = self.pending(Some(Reason::Fenced), None, &request);
+            DB::insert_pending(conn, sql, &pending).await?;
+        } else {
+            let attempt = Attempt {
+                reason: Some(Reason::Fenced),
+                not_before: at,
+                status: None,
+                error: None,
+            };
+            DB::record_attempt(conn, sql, self.key(), &attempt).await?;
+        }
+        Ok(())
+    }
+
+    /// What is said and counted once it is committed.
+    fn held(&self, from: Option<State>) {
         if from.is_none() {
             self.source.parked_one(self.stored.bytes());
         }
@@ -299,7 +313,6 @@ impl<DB: Backend> Job<'_, DB> {
             event_id = self.key().event_id,
             "fenced a delivery: what it carries was signed under another event id before"
         );
-        Ok(Settled::answer(End::Fenced, Answer::fenced()))
     }
 
     fn pending<'a>(
@@ -360,6 +373,10 @@ pub(crate) fn is_retryable(status: StatusCode) -> bool {
             status,
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS
         )
+}
+
+fn contended() -> Answer {
+    Answer::unavailable("the database is too contended")
 }
 
 fn parked<R>(waiting_for: i64) -> Settled<R> {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sqlx::SqlStr;
 use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -80,6 +81,12 @@ impl<'a, DB: Backend> Open<'a, DB> {
     pub(super) async fn release(&mut self) -> Result<(), Stop> {
         let settings = &self.shared.settings;
         Ok(DB::release(self.conn.as_mut().expect(HELD), settings).await?)
+    }
+
+    /// Fails if the transaction is not what it was; what is written from here on can still be undone whole.
+    pub(super) async fn checkpoint(&mut self) -> Result<(), Stop> {
+        let renew = "RELEASE SAVEPOINT tower_inbox; SAVEPOINT tower_inbox";
+        Ok(DB::run(self.conn(), SqlStr::from_static(renew)).await?)
     }
 
     /// Nothing is cancelled once COMMIT has been sent (§4.2): no deadline from here on. The answer has its own.

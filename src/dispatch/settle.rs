@@ -23,6 +23,24 @@ impl<DB: Backend> Job<'_, DB> {
         from: Option<State>,
         handler: &mut dyn Run<R>,
     ) -> Result<Settled<R>, Stop> {
+        match self.lend(&mut open, handler).await {
+            Said::Commit(response) => self.settle(open, from, response).await,
+            Said::Terminal(response) => self.reject(open, from, response).await,
+            Said::Failed(settled) => {
+                // A rollback whose own failure changes nothing: the connection is then closed.
+                let _ = open.roll_back(self.deadline).await;
+                Ok(settled)
+            }
+            Said::Lost(settled) => Ok(settled),
+        }
+    }
+
+    /// Lends the transaction to the handler, and finds out what it says.
+    pub(super) async fn lend<R>(
+        &self,
+        open: &mut Open<'_, DB>,
+        handler: &mut dyn Run<R>,
+    ) -> Said<R> {
         let delivery = Delivery::new(self.source.name_arc(), self.envelope.clone(), self.origin);
         let lent = open.lend();
         let mut request = self.request.clone();
@@ -42,49 +60,52 @@ impl<DB: Backend> Job<'_, DB> {
             Err(_) => {
                 log("the handler took longer than the delivery's budget");
                 let spent = Answer::unavailable("the delivery's time is spent");
-                return Ok(Settled {
+                return Said::Lost(Settled {
                     blames_handler: true,
                     ..Settled::failed(spent)
                 });
             }
             Ok(Err(())) => {
                 log("the handler panicked");
-                return Ok(Settled::handler_failed("the handler panicked"));
+                return Said::Lost(Settled::handler_failed("the handler panicked"));
             }
             Ok(Ok(_)) if kept => {
                 log("the handler kept its transaction beyond its answer");
-                return Ok(Settled::handler_failed(LOST));
+                return Said::Lost(Settled::handler_failed(LOST));
             }
             Ok(Ok(Err(error))) => {
                 tracing::warn!(
                     source = self.source.name(), event_id = self.key().event_id, %error,
                     "the inner service returned an error"
                 );
-                self.end_failed(open).await;
-                return Ok(Settled::handler_failed("the handler failed"));
+                return Said::Failed(Settled::handler_failed("the handler failed"));
             }
             Ok(Ok(Ok(response))) => response,
         };
         match self.verdict(&delivery, &response) {
-            Judged::Commit => self.settle(open, from, response).await,
-            Judged::Terminal => self.reject(open, from, response).await,
-            Judged::Fail => {
-                self.end_failed(open).await;
-                if response.status().is_success() {
-                    return Ok(Settled::handler_failed("the handler rolled its work back"));
-                }
-                Ok(Settled::handler(End::Failed, Outcome::Failed, response))
+            Judged::Commit => Said::Commit(response),
+            Judged::Terminal => Said::Terminal(self.terminal(response)),
+            Judged::Fail if response.status().is_success() => {
+                Said::Failed(Settled::handler_failed("the handler rolled its work back"))
             }
+            Judged::Fail => Said::Failed(Settled::handler(End::Failed, Outcome::Failed, response)),
             Judged::Unrouted => {
-                self.end_failed(open).await;
                 let outcome = if self.origin == Origin::Live {
                     Outcome::Rejected
                 } else {
                     Outcome::Failed
                 };
-                Ok(Settled::handler(End::Failed, outcome, response))
+                Said::Failed(Settled::handler(End::Failed, outcome, response))
             }
         }
+    }
+
+    /// A producer pauses the endpoint on a 410: it goes out only if the source allows it (§3).
+    fn terminal<R>(&self, mut response: Response<R>) -> Response<R> {
+        if response.status() == StatusCode::GONE && !self.source.allows_gone() {
+            *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+        }
+        response
     }
 
     fn verdict<R>(&self, delivery: &Delivery, response: &Response<R>) -> Judged {
@@ -103,7 +124,7 @@ impl<DB: Backend> Job<'_, DB> {
     }
 
     /// RELEASE, COMMIT, and only then the answer.
-    async fn settle<R>(
+    pub(super) async fn settle<R>(
         &self,
         mut open: Open<'_, DB>,
         from: Option<State>,
@@ -152,11 +173,8 @@ impl<DB: Backend> Job<'_, DB> {
         &self,
         mut open: Open<'_, DB>,
         from: Option<State>,
-        mut response: Response<R>,
+        response: Response<R>,
     ) -> Result<Settled<R>, Stop> {
-        if response.status() == StatusCode::GONE && !self.source.allows_gone() {
-            *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
-        }
         let status = response.status();
         let rolled_back = within(self.deadline, async {
             Ok(DB::rollback_to(open.conn()).await?)
@@ -183,7 +201,7 @@ impl<DB: Backend> Job<'_, DB> {
 
     /// Another process took the event up when the lock on it was given back: its decision stands, and the handler is
     /// not run again.
-    async fn decided_meanwhile<R>(
+    pub(super) async fn decided_meanwhile<R>(
         &self,
         mut open: Open<'_, DB>,
         response: Response<R>,
@@ -201,7 +219,7 @@ impl<DB: Backend> Job<'_, DB> {
     }
 
     /// False if the row is not as it was when the handler began.
-    async fn keep_dead(
+    pub(super) async fn keep_dead(
         &self,
         conn: &mut DB::Connection,
         from: Option<State>,
@@ -235,22 +253,28 @@ impl<DB: Backend> Job<'_, DB> {
         };
         Ok(DB::record_attempt(conn, sql, self.key(), &attempt).await?)
     }
-
-    /// A rollback whose own failure changes nothing: the connection is then closed.
-    async fn end_failed(&self, open: Open<'_, DB>) {
-        let _ = open.roll_back(self.deadline).await;
-    }
 }
 
 /// For a handler that answered although its transaction is not there any more.
-const LOST: &str = "the handler lost, ended or kept its transaction";
+pub(super) const LOST: &str = "the handler lost, ended or kept its transaction";
 
-fn rejected<R>(response: Response<R>) -> Settled<R> {
+pub(super) fn rejected<R>(response: Response<R>) -> Settled<R> {
     Settled::handler(
         End::Rejected(response.status()),
         Outcome::Rejected,
         response,
     )
+}
+
+/// What came of lending the transaction.
+pub(super) enum Said<R> {
+    Commit(Response<R>),
+    /// Its verdict on this payload.
+    Terminal(Response<R>),
+    /// To be rolled back, and tried again.
+    Failed(Settled<R>),
+    /// The transaction is lost, or in an unknown state.
+    Lost(Settled<R>),
 }
 
 enum Judged {

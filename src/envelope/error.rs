@@ -19,6 +19,8 @@ pub enum Field {
     Version,
     /// The producer's handshake.
     Handshake,
+    /// The array of events in one request.
+    Elements,
 }
 
 impl Field {
@@ -31,6 +33,7 @@ impl Field {
             Self::Sequence => "sequence",
             Self::Version => "version",
             Self::Handshake => "handshake",
+            Self::Elements => "elements",
         }
     }
 }

@@ -294,6 +294,11 @@ impl Mapping {
         self
     }
 
+    /// The event id is in a header, so that a request can carry one event only.
+    pub(crate) fn id_is_in_header(&self) -> bool {
+        matches!(self.event_id.place, Place::Header(_))
+    }
+
     /// Whether events have a place in an order.
     pub fn has_sequence(&self) -> bool {
         self.sequence.is_some()

@@ -6,6 +6,7 @@
 //! [`Verified`]: crate::verify::Verified
 
 mod canonical;
+mod elements;
 mod error;
 mod handshake;
 mod mapping;
@@ -15,6 +16,7 @@ mod text;
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
+pub(crate) use self::elements::Elements;
 pub use self::error::{EnvelopeError, Field};
 pub use self::mapping::{Compared, ContentPolicy, Handshake, Lookup, Mapping, Place};
 pub use self::text::{CorrelationId, EventId, EventType, InvalidText, MAX_BYTES, Sequence};

@@ -24,6 +24,10 @@ impl ByteBudget {
         }
     }
 
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
     fn reserve(&self, held: &mut Reserved<'_>, bytes: usize) -> bool {
         let before = self.used.fetch_add(bytes, Ordering::Relaxed);
         held.bytes += bytes;

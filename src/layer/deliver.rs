@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::body::{self, BodyError};
+use super::group;
 use crate::answer::Answer;
 use crate::dispatch::{Job, Reply, Run, Settled, patience};
 use crate::envelope::{Envelope, Fingerprint, Reading};
@@ -31,14 +32,14 @@ pub(crate) struct Arrival {
     pub(crate) fence: Option<Fence>,
 }
 
-/// Steps 1 to 3. No database statement is caused here.
+/// Steps 1 to 3. No database statement is caused here. One arrival, unless the source splits its requests.
 pub(crate) async fn admit<DB: Backend, B: Body>(
     shared: &Shared<DB>,
     source: &SourceState,
     request: Request<B>,
     deadline: Instant,
-) -> Result<Arrival, Answer> {
-    let (mut parts, body) = request.into_parts();
+) -> Result<Vec<Arrival>, Answer> {
+    let (parts, body) = request.into_parts();
     let refused = |reason: &dyn std::fmt::Display| {
         tracing::warn!(source = source.name(), %reason, "refused a delivery");
     };
@@ -85,32 +86,51 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
         })?;
     // From here on the delivery counts as verified, and other limits bound it.
     drop(reserved);
-    let reading = source
-        .mapping()
-        .read(&verified, &parts.headers, &body)
-        .map_err(|error| {
+    let signatures = source.scheme().signature_headers(&parts.headers);
+    let mut stripped = parts.clone();
+    request::strip(&mut stripped.headers, &signatures, source.keep_headers());
+    let bodies = match source.elements() {
+        None => vec![body.clone()],
+        Some(elements) => {
+            // The length that was announced is the whole array's.
+            stripped.headers.remove(CONTENT_LENGTH);
+            elements.split(&body).map_err(|error| {
+                refused(&error);
+                Answer::bad_request(error.to_string())
+            })?
+        }
+    };
+    let mut arrivals = Vec::with_capacity(bodies.len());
+    for element in bodies {
+        let reading = source.mapping().read(&verified, &parts.headers, &element);
+        let envelope = match reading.map_err(|error| {
             refused(&error);
             Answer::bad_request(error.to_string())
-        })?;
-    let envelope = match reading {
-        Reading::Event(envelope) => envelope,
-        // Control events are not handed on.
-        Reading::Control(_) => return Err(Answer::accepted("", Bytes::new())),
-        Reading::Handshake(reply) => return Err(Answer::accepted(reply.content_type, reply.body)),
-    };
-    let fence = source
-        .fence(&head, &view, envelope.event_type.as_deref(), now)
-        .map_err(|refusal| {
-            refused(&refusal);
-            Answer::unauthorized()
-        })?;
-    let signatures = source.scheme().signature_headers(&parts.headers);
-    request::strip(&mut parts.headers, &signatures, source.keep_headers());
-    Ok(Arrival {
-        envelope,
-        request: Request::from_parts(parts, body),
-        fence,
-    })
+        })? {
+            Reading::Event(envelope) => envelope,
+            // Control events are not handed on.
+            Reading::Control(_) => continue,
+            Reading::Handshake(reply) => {
+                return Err(Answer::accepted(reply.content_type, reply.body));
+            }
+        };
+        let fence = source
+            .fence(&head, &view, envelope.event_type.as_deref(), now)
+            .map_err(|refusal| {
+                refused(&refusal);
+                Answer::unauthorized()
+            })?;
+        let request = Request::from_parts(stripped.clone(), element);
+        arrivals.push(Arrival {
+            envelope,
+            request,
+            fence,
+        });
+    }
+    if arrivals.is_empty() {
+        return Err(Answer::accepted("", Bytes::new()));
+    }
+    Ok(arrivals)
 }
 
 /// The body's announced size; 0 where nothing usable is announced, since the bytes are counted anyway.
@@ -126,7 +146,7 @@ fn announced(headers: &HeaderMap) -> u64 {
 pub(crate) async fn deliver<DB, R>(
     shared: &Arc<Shared<DB>>,
     source: &Arc<SourceState>,
-    arrival: Arrival,
+    arrivals: Vec<Arrival>,
     mut handler: impl Run<R>,
     deadline: Instant,
 ) -> Response<R>
@@ -134,20 +154,27 @@ where
     DB: Backend,
     R: From<Bytes>,
 {
-    let delivery = Live {
-        shared,
-        source,
-        envelope: &arrival.envelope,
-        request: &arrival.request,
-        fence: arrival.fence,
-        deadline,
+    let reply = match arrivals.as_slice() {
+        [arrival] if source.elements().is_none() => {
+            let delivery = Live {
+                shared,
+                source,
+                envelope: &arrival.envelope,
+                request: &arrival.request,
+                fence: arrival.fence,
+                deadline,
+            };
+            delivery.answer(&mut handler).await
+        }
+        arrivals => group::answer(shared, source, arrivals, &mut handler, deadline).await,
     };
-    let reply = delivery.answer(&mut handler).await;
     let outcome = match &reply {
         Reply::Handler(outcome, _) => *outcome,
         Reply::Inbox(answer) => answer.outcome,
     };
-    count(source, Some(&arrival.envelope), outcome);
+    for arrival in &arrivals {
+        count(source, Some(&arrival.envelope), outcome);
+    }
     reply.into_response()
 }
 

@@ -9,7 +9,7 @@ use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::service::{Call, DrainTarget, InboxService};
+use super::service::{Call, DrainTarget, InboxService, Whose};
 use crate::dispatch::BoxError;
 use crate::inbox::Inbox;
 use crate::order::worker;
@@ -97,7 +97,8 @@ where
             self.source.name()
         );
         let target = DrainTarget::new(Call::<S, B>::new(inner.clone()));
-        worker::mount(&self.shared, &self.source, target);
-        InboxService::new(Arc::clone(&self.shared), Arc::clone(&self.source), inner)
+        worker::mount(&self.shared, Some(self.source.name_arc()), target);
+        let whose = Whose::Source(Arc::clone(&self.source));
+        InboxService::new(Arc::clone(&self.shared), whose, inner)
     }
 }

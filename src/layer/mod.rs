@@ -11,6 +11,7 @@
 pub(crate) mod body;
 mod deliver;
 mod future;
+mod group;
 #[allow(
     clippy::module_inception,
     reason = "the layer's own file, as its neighbours have it"
@@ -22,5 +23,5 @@ pub use self::future::ResponseFuture;
 pub use self::layer::InboxLayer;
 #[cfg(feature = "axum")]
 pub(crate) use self::service::Call;
-pub(crate) use self::service::DrainTarget;
 pub use self::service::InboxService;
+pub(crate) use self::service::{DrainTarget, Whose};

@@ -6,6 +6,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+#[cfg(feature = "axum")]
+use http::Method;
+use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body;
 use tokio::time::{Instant, timeout_at};
@@ -15,27 +18,82 @@ use super::deliver;
 use super::future::ResponseFuture;
 use crate::answer::Answer;
 use crate::dispatch::{BoxError, BoxFuture, Run};
+#[cfg(feature = "axum")]
+use crate::event::Outcome;
 use crate::order::worker::Target;
 use crate::shared::Shared;
 use crate::source::SourceState;
 use crate::store::Backend;
+use crate::tenants::Tenants;
 
 /// How long after the deadline the answer waits for what the delivery itself has to say: it ends there by itself,
 /// except where a COMMIT has been sent, which nothing cancels.
 const GRACE: Duration = Duration::from_millis(250);
 
+/// A tenant is known by then, or the producer had better come again.
+const LOOK_UP: Duration = Duration::from_secs(2);
+
 /// An inbox in front of a service. Made by [`InboxLayer`](super::InboxLayer) or [`Inbox::mount`](crate::Inbox::mount).
 pub struct InboxService<S, DB: Backend> {
     shared: Arc<Shared<DB>>,
-    source: Arc<SourceState>,
+    whose: Whose,
     inner: S,
 }
 
+/// Whose deliveries these are.
+#[derive(Clone)]
+pub(crate) enum Whose {
+    Source(Arc<SourceState>),
+    Tenants(Arc<dyn Tenants>),
+}
+
+impl Whose {
+    fn name(&self) -> &str {
+        match self {
+            Self::Source(source) => source.name(),
+            Self::Tenants(_) => "tenants",
+        }
+    }
+
+    /// A method that no route has does not come as far as the door, and is refused all the same.
+    #[cfg(feature = "axum")]
+    pub(crate) fn refuse_method(&self, method: &Method) {
+        tracing::warn!(source = self.name(), reason = %format_args!("method {method}"), "refused a delivery");
+        if let Self::Source(source) = self {
+            deliver::count(source, None, Outcome::Rejected);
+        }
+    }
+
+    /// Before the signature: no database statement of the inbox's.
+    async fn find(&self, parts: &Parts, deadline: Instant) -> Result<Arc<SourceState>, Answer> {
+        let tenants = match self {
+            Self::Source(source) => return Ok(Arc::clone(source)),
+            Self::Tenants(tenants) => tenants,
+        };
+        match timeout_at(deadline, tenants.by_request(parts)).await {
+            Ok(Ok(Some(tenant))) => Ok(tenant.0),
+            Ok(Ok(None)) => {
+                tracing::warn!(
+                    path = parts.uri.path(),
+                    reason = "unknown source",
+                    "refused a delivery"
+                );
+                Err(Answer::unauthorized())
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "could not look a tenant up");
+                Err(Answer::unavailable("the source cannot be looked up"))
+            }
+            Err(_) => Err(Answer::unavailable("the source cannot be looked up")),
+        }
+    }
+}
+
 impl<S, DB: Backend> InboxService<S, DB> {
-    pub(crate) fn new(shared: Arc<Shared<DB>>, source: Arc<SourceState>, inner: S) -> Self {
+    pub(crate) fn new(shared: Arc<Shared<DB>>, whose: Whose, inner: S) -> Self {
         Self {
             shared,
-            source,
+            whose,
             inner,
         }
     }
@@ -45,7 +103,7 @@ impl<S: Clone, DB: Backend> Clone for InboxService<S, DB> {
     fn clone(&self) -> Self {
         Self::new(
             Arc::clone(&self.shared),
-            Arc::clone(&self.source),
+            self.whose.clone(),
             self.inner.clone(),
         )
     }
@@ -54,7 +112,7 @@ impl<S: Clone, DB: Backend> Clone for InboxService<S, DB> {
 impl<S, DB: Backend> fmt::Debug for InboxService<S, DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("InboxService")
-            .field("source", &self.source.name())
+            .field("source", &self.whose.name())
             .finish_non_exhaustive()
     }
 }
@@ -85,14 +143,14 @@ where
             ready: true,
             body: PhantomData,
         };
-        let (shared, source) = (Arc::clone(&self.shared), Arc::clone(&self.source));
-        ResponseFuture::new(async move { Ok(handle(shared, source, call, request).await) })
+        let (shared, whose) = (Arc::clone(&self.shared), self.whose.clone());
+        ResponseFuture::new(async move { Ok(handle(shared, whose, call, request).await) })
     }
 }
 
 async fn handle<S, DB, B, R>(
     shared: Arc<Shared<DB>>,
-    source: Arc<SourceState>,
+    whose: Whose,
     call: Call<S, B>,
     request: Request<B>,
 ) -> Response<R>
@@ -102,12 +160,19 @@ where
     B: Body + Send + 'static,
     R: From<Bytes> + Send + 'static,
 {
-    let deadline = Instant::now() + source.budget();
+    let arrived = Instant::now();
+    let (parts, body) = request.into_parts();
+    let source = match whose.find(&parts, arrived + LOOK_UP).await {
+        Ok(source) => source,
+        Err(answer) => return answer.into_response(),
+    };
+    let request = Request::from_parts(parts, body);
+    let deadline = arrived + source.budget();
     let Some(tracked) = shared.tracker.enter() else {
         return Answer::unavailable("shutting down").into_response();
     };
-    let arrival = match deliver::admit(&shared, &source, request, deadline).await {
-        Ok(arrival) => arrival,
+    let arrivals = match deliver::admit(&shared, &source, request, deadline).await {
+        Ok(arrivals) => arrivals,
         Err(answer) => {
             deliver::count(&source, None, answer.outcome);
             return answer.into_response();
@@ -118,7 +183,7 @@ where
     let runtime = shared.runtime.clone();
     let task = runtime.spawn(async move {
         let _tracked = tracked;
-        deliver::deliver(&shared, &source, arrival, call, deadline).await
+        deliver::deliver(&shared, &source, arrivals, call, deadline).await
     });
     match timeout_at(deadline + GRACE, task).await {
         Ok(Ok(response)) => response,

@@ -35,7 +35,10 @@ pub(super) enum Drained {
 
 pub(super) async fn work<DB: Backend>(shared: &Arc<Shared<DB>>, work: &Work) -> Drained {
     let name = work.source();
-    let (Some(source), Some(target)) = (shared.source(name), shared.worker.target(name)) else {
+    let Some(target) = shared.worker.target(name) else {
+        return Drained::Nothing;
+    };
+    let Some(source) = shared.find_source(name).await else {
         return Drained::Nothing;
     };
     for _ in 0..TURN {
@@ -43,7 +46,7 @@ pub(super) async fn work<DB: Backend>(shared: &Arc<Shared<DB>>, work: &Work) -> 
         let Some(_tracked) = shared.tracker.enter() else {
             return Drained::Nothing;
         };
-        match one(shared, source, work, &*target).await {
+        match one(shared, &source, work, &*target).await {
             Step::Applied => {}
             Step::Ended(drained) => return drained,
         }

@@ -37,7 +37,7 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
                 sample(&shared, &mut reported).await;
                 next_sample = Instant::now() + SAMPLE_EVERY;
             }
-            for source in shared.sources.values() {
+            for source in &every_source(&shared) {
                 for (task, setting) in [
                     ("expire", source.recovery_window()),
                     ("purge", source.retention()),
@@ -64,6 +64,16 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
         };
         tokio::time::sleep_until(soonest).await;
     }
+}
+
+/// The inbox's own, and the tenants that are alive in this process. What is stored for others waits until they are.
+fn every_source<DB: Backend>(shared: &Shared<DB>) -> Vec<Arc<SourceState>> {
+    shared
+        .sources
+        .values()
+        .cloned()
+        .chain(shared.tenants.alive())
+        .collect()
 }
 
 /// Parked events whose gap was not filled within the recovery window become dead letters (§5.4). They come back by
@@ -179,7 +189,7 @@ async fn sample<DB: Backend>(shared: &Arc<Shared<DB>>, reported: &mut HashSet<St
             );
         }
     }
-    for source in shared.sources.values() {
+    for source in &every_source(shared) {
         let (mut events, mut bytes, mut parked, mut fenced) = (0, 0, 0, 0);
         let mut dead = HashMap::from([
             (Reason::Gap, 0),

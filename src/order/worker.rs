@@ -18,7 +18,6 @@ use super::upkeep;
 use crate::dispatch::{BoxError, BoxFuture};
 use crate::layer::DrainTarget;
 use crate::shared::Shared;
-use crate::source::SourceState;
 use crate::store::{Backend, Key, Stream};
 
 /// Looks for due streams this often while there is something to do.
@@ -54,6 +53,8 @@ pub(crate) trait Target: Send + Sync {
 #[derive(Default)]
 pub(crate) struct Worker {
     targets: Mutex<HashMap<Arc<str>, Arc<dyn Target>>>,
+    /// Of every source that is no source of the inbox's own.
+    tenants: Mutex<Option<Arc<dyn Target>>>,
     started: AtomicBool,
     signals: Arc<Signals>,
 }
@@ -82,20 +83,25 @@ impl Worker {
     }
 
     pub(super) fn target(&self, source: &str) -> Option<Arc<dyn Target>> {
-        lock(&self.targets).get(source).map(Arc::clone)
+        let own = lock(&self.targets).get(source).map(Arc::clone);
+        own.or_else(|| lock(&self.tenants).clone())
     }
 }
 
-/// Makes a service the target of a source's drain, and starts the worker if this is the first.
+/// Makes a service the target of a source's drain (or of all tenants'), and starts the worker if this is the first.
 pub(crate) fn mount<DB, S, B>(
     shared: &Arc<Shared<DB>>,
-    source: &SourceState,
+    source: Option<Arc<str>>,
     target: DrainTarget<S, B>,
 ) where
     DB: Backend,
     DrainTarget<S, B>: Target + 'static,
 {
-    lock(&shared.worker.targets).insert(source.name_arc(), Arc::new(target));
+    let target: Arc<dyn Target> = Arc::new(target);
+    match source {
+        Some(name) => drop(lock(&shared.worker.targets).insert(name, target)),
+        None => *lock(&shared.worker.tenants) = Some(target),
+    }
     if !shared.worker.started.swap(true, Ordering::AcqRel) {
         let signals = Arc::clone(&shared.worker.signals);
         shared.runtime.spawn(run(Arc::downgrade(shared), signals));
@@ -264,8 +270,8 @@ impl Rounds {
                 };
                 let full = page.len() as i64 == PAGE;
                 for (source, id) in page {
-                    if let Some(state) = shared.source(&source)
-                        && shared.worker.target(&source).is_some()
+                    if shared.worker.target(&source).is_some()
+                        && let Some(state) = shared.find_source(&source).await
                     {
                         found = true;
                         let work = kind.work(state.name_arc(), Arc::from(id.as_str()));

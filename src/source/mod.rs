@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use http::HeaderName;
 
-use crate::envelope::{Mapping, Sequence};
+use crate::envelope::{Elements, Mapping, Sequence};
 use crate::preset::Preset;
-use crate::verify::{Scheme, Secrets, Tolerance};
+use crate::verify::{JsonPath, Scheme, Secrets, Tolerance};
 
 pub(crate) use state::SourceState;
 
@@ -29,6 +29,8 @@ const BACKOFF: [Duration; 6] = [
 const MAX_ATTEMPTS: u32 = 10;
 /// Events of one source that may be parked or dead.
 const PARK_LIMIT: u32 = 10_000;
+/// Events of one request: each one is a statement or more within one budget.
+const MAX_ELEMENTS: usize = 1_000;
 /// Bytes that they may take together.
 const PARK_BYTES: u64 = 256 * 1024 * 1024;
 
@@ -52,6 +54,7 @@ pub struct Source {
     keep_rejected: bool,
     allow_gone: bool,
     unfenced: bool,
+    elements: Option<Elements>,
     recovery_window: Option<Duration>,
     revive_gaps: bool,
     backoff: Vec<Duration>,
@@ -101,6 +104,7 @@ impl Source {
             keep_rejected: true,
             allow_gone: false,
             unfenced: false,
+            elements: None,
             recovery_window: None,
             revive_gaps: true,
             backoff: BACKOFF.to_vec(),
@@ -192,6 +196,20 @@ impl Source {
     /// endpoint on a 410.
     pub fn allow_gone(mut self, allow: bool) -> Self {
         self.allow_gone = allow;
+        self
+    }
+
+    /// For a producer whose request carries several events: where their array is in the body, such as
+    /// `Some("data.events".into())`, or `None` if the body is the array. Each element is an event of its own, read by the
+    /// mapping as if it were the body, and the handler runs once for each new one, with the element as its body. They
+    /// are applied in one transaction: all, or none. At most 1,000 of them, or 400.
+    ///
+    /// Not together with a sequence, and not where the event id is in a header: refused at build.
+    pub fn elements(mut self, at: Option<JsonPath>) -> Self {
+        self.elements = Some(Elements {
+            at,
+            most: MAX_ELEMENTS,
+        });
         self
     }
 

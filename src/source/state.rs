@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 
 use super::{SecretsFrom, Source};
 use crate::clock::Timestamp;
-use crate::envelope::{Envelope, Mapping, Sequence};
+use crate::envelope::{Elements, Envelope, Mapping, Sequence};
 use crate::error::{BuildError, BuildErrorKind};
 use crate::store::{Fence, Known};
 use crate::verify::{Head, Refusal, RequestView, Scheme, Secret, Secrets, Tolerance};
@@ -65,6 +65,15 @@ impl SourceState {
             return refuse(
                 "its event id is not covered by the signature, and such a source cannot be ordered by sequence: sign \
                  the id, or take the sequence out of the mapping"
+                    .into(),
+            );
+        }
+        if source.elements.is_some()
+            && (source.mapping.has_sequence() || source.mapping.id_is_in_header())
+        {
+            return refuse(
+                "a request with several events cannot be ordered by sequence, nor have its event id in a header: use \
+                 a mapping that reads the id from each element and no sequence"
                     .into(),
             );
         }
@@ -205,6 +214,14 @@ impl SourceState {
             digest: digest.into(),
             expires_at: now.plus(self.retention),
         }))
+    }
+
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.fenced
+    }
+
+    pub(crate) fn elements(&self) -> Option<&Elements> {
+        self.source.elements.as_ref()
     }
 
     pub(crate) fn keeps_rejected(&self) -> bool {

@@ -23,6 +23,7 @@ mod content;
 mod dead_letters;
 mod door;
 mod drain;
+mod elements;
 mod exactly_once;
 mod faults;
 mod fence;

@@ -81,6 +81,35 @@ fn a_known_id_with_other_content_is_unprocessable() {
     });
 }
 
+/// §4.12: the place in a stream is content too: an id cannot be at two places.
+#[test]
+fn a_known_id_at_another_place_is_unprocessable() {
+    let receiver = Setup::new().start();
+    let (applied, parked) = (Event::of("acct-1", 1), Event::of("acct-1", 3));
+    receiver.deliver(&applied).is(200, "applied");
+    receiver.deliver(&parked).is(202, "parked");
+    for event in [applied, parked] {
+        for (correlation, sequence) in [("acct-1", 2), ("acct-2", 1)] {
+            let moved = event.clone().ordered(correlation, sequence);
+            receiver.deliver(&moved).is(422, "rejected").is_problem();
+        }
+        let mut unordered = event.clone();
+        unordered
+            .0
+            .as_object_mut()
+            .expect("an object")
+            .retain(|key, _| !["correlation_id", "sequence"].contains(&&**key));
+        receiver
+            .deliver(&unordered)
+            .is(422, "rejected")
+            .is_problem();
+    }
+    receiver.deliver(&Event::of("acct-1", 2)).is(200, "applied");
+    wait_until("the parked one is applied", || {
+        receiver.has_stream("acct-1", 3)
+    });
+}
+
 /// §4.3: a place in a stream belongs to one id, applied or parked.
 #[test]
 fn a_sequence_that_another_id_holds_is_unprocessable() {

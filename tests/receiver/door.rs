@@ -23,7 +23,7 @@ fn nothing_is_known_of(receiver: &Receiver, event: &Event) {
 #[test]
 fn a_method_other_than_post_is_not_allowed() {
     let receiver = Setup::new().start();
-    for method in ["GET", "PUT", "DELETE", "PATCH"] {
+    for method in ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"] {
         for preset in ["kudos", "github"] {
             let response = receiver.send(&http::request(
                 method,

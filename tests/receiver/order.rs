@@ -98,7 +98,10 @@ fn a_redelivery_of_a_due_event_applies_it_there_and_then() {
     wait_until("the worker has tried", || {
         receiver.log().contains("was not applied")
     });
-    receiver.deliver(&second).is(200, "applied");
+    // While the failure is still being written down, it is told to come again.
+    wait_until("it is applied there and then", || {
+        receiver.deliver(&second).outcome() == "applied"
+    });
     assert!(receiver.has_stream("acct-1", 2));
 }
 
@@ -132,6 +135,26 @@ fn a_drained_event_that_is_rejected_becomes_a_dead_letter() {
     assert!(receiver.has_stream("acct-1", 1));
     receiver.deliver(&second).is(200, "applied");
     wait_until("the stream is applied", || receiver.has_stream("acct-1", 3));
+}
+
+/// §5.5: after ten attempts a parked event is a dead letter `handler`; §5.11: a redelivery is a new attempt.
+#[test]
+fn a_drained_event_that_fails_ten_times_becomes_a_dead_letter() {
+    let receiver = Setup::new().set("BACKOFF", "5ms").start();
+    let second = Event::of("acct-1", 2).fault("status:500").fault_times(11);
+    receiver.deliver(&second).is(202, "parked");
+    receiver.deliver(&Event::of("acct-1", 3)).is(202, "parked");
+    receiver.deliver(&Event::of("acct-1", 1)).is(200, "applied");
+    let dead = [("source", "kudos"), ("reason", "handler")];
+    wait_until("there is a dead letter", || {
+        receiver.metric("inbox_dead_letters", &dead) == 1.0
+    });
+    receiver.deliver(&second).is(500, "failed");
+    receiver.deliver(&second).is(200, "applied");
+    wait_until("the stream is applied", || receiver.has_stream("acct-1", 3));
+    wait_until("no dead letter is left", || {
+        receiver.metric("inbox_dead_letters", &dead) == 0.0
+    });
 }
 
 /// §5.4: a gap that nobody fills in time makes dead letters; filled after all they come back by themselves.

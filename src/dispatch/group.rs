@@ -1,0 +1,126 @@
+//! Several events of one request: one transaction, all or nothing.
+
+use http::Response;
+
+use super::open::Open;
+use super::settle::{LOST, Said, rejected};
+use super::{Entered, Job, RUNS, Run, Settled, Stop, contended, within};
+use crate::answer::Answer;
+use crate::queue::End;
+use crate::store::{Backend, State};
+
+/// The elements of one request, at least one, none with a place in a stream.
+pub(crate) struct Group<'a, DB: Backend>(pub(crate) &'a [Job<'a, DB>]);
+
+impl<DB: Backend> Group<'_, DB> {
+    /// As [`Job::run`], for all of them.
+    pub(crate) async fn run<R>(&self, handler: &mut dyn Run<R>) -> Settled<R> {
+        let [first, ..] = self.0 else {
+            return Settled::answer(End::Applied, Answer::duplicate());
+        };
+        for _ in 0..RUNS {
+            match self.once(first, handler).await {
+                Ok(settled) => return settled,
+                Err(stop) => {
+                    if let Some(answer) = first.stopped(stop) {
+                        return Settled::failed(answer);
+                    }
+                }
+            }
+        }
+        Settled::failed(contended())
+    }
+
+    async fn once<R>(
+        &self,
+        first: &Job<'_, DB>,
+        handler: &mut dyn Run<R>,
+    ) -> Result<Settled<R>, Stop> {
+        let deadline = first.deadline;
+        let mut open = Open::begin(first.shared, deadline).await?;
+        let mut last = None;
+        let mut held = Vec::new();
+        for job in self.0 {
+            let from = match within(deadline, job.enter(&mut open)).await? {
+                Entered::Run { from } => from,
+                Entered::Fence { from } => {
+                    within(deadline, job.hold(open.conn(), from)).await?;
+                    held.push((job, from));
+                    continue;
+                }
+                Entered::Duplicate {
+                    other_content: true,
+                } => {
+                    // All that came before it is undone first: the savepoint has moved past that.
+                    open.roll_back(deadline).await?;
+                    let open = Open::begin(job.shared, deadline).await?;
+                    return job
+                        .refuse(open, "other_content", Answer::other_content())
+                        .await;
+                }
+                // Known already, in whatever way: nothing to do for this one.
+                Entered::Duplicate { .. }
+                | Entered::Fenced
+                | Entered::Park { .. }
+                | Entered::Parked { .. }
+                | Entered::SetAside
+                | Entered::PlaceTaken
+                | Entered::Gone => continue,
+            };
+            match job.lend(&mut open, handler).await {
+                Said::Commit(response) => last = Some((from, response)),
+                Said::Terminal(response) => {
+                    open.roll_back(deadline).await?;
+                    return self.reject(job, from, response).await;
+                }
+                Said::Failed(settled) => {
+                    let _ = open.roll_back(deadline).await;
+                    return Ok(settled);
+                }
+                Said::Lost(settled) => return Ok(settled),
+            }
+            // Before the next element writes: is this still our transaction? Otherwise its row would be committed on
+            // its own, and its handler's work perhaps not.
+            match within(deadline, open.checkpoint()).await {
+                Ok(()) => {}
+                Err(Stop::Budget) => return Err(Stop::Budget),
+                Err(_) => return Ok(Settled::handler_failed(LOST)),
+            }
+        }
+        let settled = match last {
+            Some((from, response)) => first.settle(open, from, response).await?,
+            None => {
+                open.commit(deadline).await?;
+                Settled::answer(End::Applied, Answer::duplicate())
+            }
+        };
+        if settled.end == End::Applied {
+            for (job, from) in held {
+                job.held(from);
+            }
+        }
+        Ok(settled)
+    }
+
+    /// One element's terminal verdict ends the whole request. Its dead letter is written when the others are undone.
+    async fn reject<R>(
+        &self,
+        job: &Job<'_, DB>,
+        from: Option<State>,
+        response: Response<R>,
+    ) -> Result<Settled<R>, Stop> {
+        if from.is_none() && !job.source.keeps_rejected() {
+            return Ok(rejected(response));
+        }
+        let mut open = Open::begin(job.shared, job.deadline).await?;
+        let status = response.status();
+        if !within(job.deadline, job.keep_dead(open.conn(), from, status)).await? {
+            return job.decided_meanwhile(open, response).await;
+        }
+        open.commit(job.deadline).await?;
+        if from.is_none() {
+            job.source.parked_one(job.stored.bytes());
+        }
+        Ok(rejected(response))
+    }
+}

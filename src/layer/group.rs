@@ -1,0 +1,131 @@
+//! A request that carries several events.
+
+use std::sync::Arc;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::deliver::Arrival;
+use crate::answer::Answer;
+use crate::dispatch::{Group, Job, Reply, Run, Settled};
+use crate::event::Origin;
+use crate::queue::{End, Joined, Leader};
+use crate::request;
+use crate::shared::Shared;
+use crate::source::SourceState;
+use crate::store::Backend;
+
+/// Steps 4 to 10 for all of them: one transaction, one answer.
+pub(super) async fn answer<DB: Backend, R>(
+    shared: &Arc<Shared<DB>>,
+    source: &Arc<SourceState>,
+    arrivals: &[Arrival],
+    handler: &mut dyn Run<R>,
+    deadline: Instant,
+) -> Reply<R> {
+    let name = source.name_arc();
+    shared.generation();
+    let known = |arrival: &Arrival| {
+        let envelope = &arrival.envelope;
+        shared.recent.find(&name, envelope.event_id.as_arc()) == Some(envelope.print())
+    };
+    if arrivals.iter().all(known) {
+        return Reply::Inbox(Answer::duplicate());
+    }
+    let Some(place) = shared.waiting.enter() else {
+        return Reply::Inbox(Answer::busy("deliveries that wait"));
+    };
+    let Some(leaders) = lead(shared, source, arrivals, deadline).await else {
+        return Reply::Inbox(Answer::unavailable(
+            "another delivery of these events takes long",
+        ));
+    };
+    let epoch = shared.recent.epoch();
+    let settled = match shared.permits(source, deadline).await {
+        Ok(_permits) => {
+            drop(place);
+            run(shared, source, arrivals, handler, deadline).await
+        }
+        Err(()) => Settled::failed(Answer::busy("deliveries in flight")),
+    };
+    // The end of the request says the same of each of them, unless the fence may have held one.
+    let end = match settled.end {
+        End::Applied if !source.is_fenced() => End::Applied,
+        // Who waited for one of them comes again, and finds out.
+        _ => End::Failed,
+    };
+    for leader in leaders {
+        leader.land(end);
+    }
+    if end == End::Applied {
+        for Arrival { envelope, .. } in arrivals {
+            shared
+                .recent
+                .remember(epoch, &name, envelope.event_id.as_arc(), envelope.print());
+        }
+    }
+    settled.reply
+}
+
+/// Goes ahead with every event of the request. In the order of their ids, so that two requests that share some cannot
+/// wait for each other.
+async fn lead<DB: Backend>(
+    shared: &Arc<Shared<DB>>,
+    source: &Arc<SourceState>,
+    arrivals: &[Arrival],
+    deadline: Instant,
+) -> Option<Vec<Leader>> {
+    let mut envelopes: Vec<_> = arrivals.iter().map(|arrival| &arrival.envelope).collect();
+    envelopes.sort_by(|a, b| a.event_id.cmp(&b.event_id));
+    envelopes.dedup_by(|a, b| a.event_id == b.event_id);
+    let name = source.name_arc();
+    let mut leaders = Vec::with_capacity(envelopes.len());
+    for envelope in envelopes {
+        loop {
+            match shared
+                .flights
+                .join(&name, envelope.event_id.as_arc(), envelope.print())
+            {
+                Joined::Leader(leader) => {
+                    leaders.push(leader);
+                    break;
+                }
+                Joined::Follower(mut flight) => {
+                    let landed = timeout_at(deadline, flight.wait_for(Option::is_some));
+                    landed.await.ok()?.ok()?;
+                }
+            }
+        }
+    }
+    Some(leaders)
+}
+
+async fn run<DB: Backend, R>(
+    shared: &Arc<Shared<DB>>,
+    source: &Arc<SourceState>,
+    arrivals: &[Arrival],
+    handler: &mut dyn Run<R>,
+    deadline: Instant,
+) -> Settled<R> {
+    let stored: Vec<_> = arrivals
+        .iter()
+        .map(|arrival| {
+            let (parts, body) = arrival.request.clone().into_parts();
+            request::store(&parts, &body)
+        })
+        .collect();
+    let jobs: Vec<_> = arrivals
+        .iter()
+        .zip(&stored)
+        .map(|(arrival, stored)| Job {
+            shared: &**shared,
+            source,
+            envelope: &arrival.envelope,
+            origin: Origin::Live,
+            request: &arrival.request,
+            stored,
+            fence: arrival.fence,
+            deadline,
+        })
+        .collect();
+    Group(&jobs).run(handler).await
+}
