@@ -13,6 +13,7 @@ suite![
     a_delivery_that_waits_for_an_event_or_a_stream_of_another_receiver_gets_503_in_time,
     a_drained_event_over_its_budget_frees_its_stream,
     a_receiver_that_is_frozen_inside_a_transaction_blocks_others_only_for_its_budget,
+    a_purge_waits_for_no_delivery_and_holds_up_none,
 ];
 
 const BUDGET: Duration = Duration::from_secs(2);
@@ -269,4 +270,56 @@ async fn a_receiver_that_is_frozen_inside_a_transaction_blocks_others_only_for_i
     assert_eq!(world.applied().await, [event.id()]);
     world.send(&event).await.is_duplicate();
     world.pool_is_whole().await;
+}
+
+/// §7.1: "purged in small batches that do not stall deliveries", nor are they stalled by them.
+async fn a_purge_waits_for_no_delivery_and_holds_up_none<D: TestDb>(db: D) {
+    // One writer at a time: a purge waits for its turn, as everybody does.
+    if D::SINGLE_WRITER {
+        return;
+    }
+    let gate = Gate::shut();
+    let held = gate.clone();
+    let world = World::<D>::over(&db)
+        .source(|source| {
+            source
+                .retention(Duration::from_millis(300))
+                .insecure_short_retention()
+        })
+        .handler(move |mut call: Call<D>| {
+            let gate = held.clone();
+            async move {
+                call.append().await;
+                if call.delivery.event_id() == "evt_held" {
+                    gate.pass().await;
+                }
+                http::StatusCode::NO_CONTENT
+            }
+        })
+        .start()
+        .await;
+    world.send(&Event::new("evt_before")).await.is_applied();
+    let at_work = world.spawn(&Event::new("evt_held"));
+    gate.reached_by(1).await;
+    for n in 1..=40 {
+        let event = Event::new(&format!("evt_{n}"));
+        within(Duration::from_secs(1), world.send(&event))
+            .await
+            .is_applied();
+        within(Duration::from_secs(1), world.send(&numbered("acct", n)))
+            .await
+            .is_applied();
+    }
+    // The one in flight has been there for longer than the retention, and holds its row all the time.
+    within(
+        Duration::from_secs(5),
+        eventually("the others are purged", async || {
+            world.in_state(1).await == 0
+        }),
+    )
+    .await;
+    assert!(!at_work.is_finished());
+    gate.open();
+    at_work.await.unwrap().is_applied();
+    assert_eq!(world.ledger().await.len(), 82);
 }
