@@ -37,4 +37,5 @@ mod restore;
 mod secrets;
 mod settings;
 mod statements;
+mod tenants;
 mod verdicts;
