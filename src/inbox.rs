@@ -8,9 +8,9 @@ use sqlx::{Database, Pool};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
+use crate::body::ByteBudget;
 use crate::clock::{Clock, SystemClock};
 use crate::error::{BuildError, BuildErrorKind};
-use crate::layer::body::ByteBudget;
 use crate::order::Worker;
 use crate::queue::Waiting;
 use crate::recent::Recent;

@@ -4,15 +4,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Request, Response};
+use http::{Request, Response};
 use http_body::Body;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::body::{self, BodyError};
 use crate::answer::Answer;
 use crate::dispatch::{Job, Reply, Run, Settled, patience};
+use crate::door::Passed;
 use crate::envelope::{Envelope, Fingerprint, Reading};
 use crate::event::{Origin, Outcome};
 use crate::order::worker;
@@ -21,7 +20,6 @@ use crate::request;
 use crate::shared::Shared;
 use crate::source::SourceState;
 use crate::store::{Audit, Backend, Key, Known, State};
-use crate::verify::RequestView;
 
 /// A delivery whose signature has been verified and whose envelope has been read.
 pub(crate) struct Arrival {
@@ -46,42 +44,14 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
         return Err(Answer::method());
     }
     let now = shared.clock.now();
-    let head = source
-        .scheme()
-        .check_head(&parts.headers, now, source.tolerance())
-        .map_err(|refusal| {
-            refused(&refusal);
-            Answer::unauthorized()
-        })?;
-    if announced(&parts.headers) > source.body_limit() as u64 {
-        refused(&"the announced body is over the limit");
-        return Err(Answer::body_big(source.body_limit()));
-    }
-    let read = body::read(
+    let door = source.door();
+    let passed = door.pass(&parts, body, now, deadline, &shared.bodies);
+    let Passed {
+        head: _,
+        verified,
         body,
-        source.body_limit(),
-        source.read_timeout(),
-        deadline,
-        &shared.bodies,
-    )
-    .await;
-    let (body, reserved) = read.map_err(|error| {
-        refused(&format_args!("{error:?}"));
-        match error {
-            BodyError::TooBig => Answer::body_big(source.body_limit()),
-            BodyError::TooSlow => Answer::body_slow(),
-            BodyError::Broken => Answer::body_broken(),
-            BodyError::Busy => Answer::busy("bodies in memory"),
-        }
-    })?;
-    let view =
-        RequestView::new(&parts.method, &parts.uri, &parts.headers, &body).with_url(source.url());
-    let verified = head
-        .verify(&view, &source.secrets().snapshot())
-        .map_err(|refusal| {
-            refused(&refusal);
-            Answer::unauthorized()
-        })?;
+        reserved,
+    } = passed.await?;
     // From here on the delivery counts as verified, and other limits bound it.
     drop(reserved);
     let reading = source
@@ -103,15 +73,6 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
         envelope,
         request: Request::from_parts(parts, body),
     })
-}
-
-/// The body's announced size; 0 where nothing usable is announced, since the bytes are counted anyway.
-fn announced(headers: &HeaderMap) -> u64 {
-    headers
-        .get(CONTENT_LENGTH)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.parse().ok())
-        .unwrap_or(0)
 }
 
 /// Steps 4 to 10.

@@ -21,7 +21,7 @@
 //!
 //! let uri = Uri::from_static("/");
 //! let request = RequestView::new(&Method::POST, &uri, &headers, body);
-//! let verified = scheme.verify(&request, &secrets.snapshot(), now, &Tolerance::default())?;
+//! let verified = scheme.verify(&request, &*secrets.snapshot()?, now, &Tolerance::default())?;
 //! assert_eq!(verified.label(), "secret-2");
 //! # Ok(())
 //! # }
@@ -59,7 +59,9 @@ pub use self::scheme::{
     IdAt, Part, Pick, Scheme, SchemeBuilder, SchemeError, SignatureAt, TimestampAt,
 };
 pub use self::secret::{KeyEncoding, Secret, SecretError};
-pub use self::secrets::{ActiveSecret, SecretSet, Secrets};
+pub use self::secrets::{
+    ActiveSecret, EnvError, ProvideFuture, Refresh, SecretSet, Secrets, SecretsProvider,
+};
 pub use self::sign::{SignError, Signer};
 pub use self::time::{Tolerance, Unit};
 
