@@ -8,7 +8,6 @@
 //! and hop-by-hop headers removed (§5.3). A drained request has the same method, URI, headers and body. What it cannot
 //! have: the peer's address and whatever else outer layers put into the extensions.
 
-pub(crate) mod body;
 mod deliver;
 mod future;
 mod group;
