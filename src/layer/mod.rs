@@ -20,7 +20,7 @@ mod service;
 
 pub use self::future::ResponseFuture;
 pub use self::layer::InboxLayer;
-#[cfg(feature = "axum")]
-pub(crate) use self::service::Call;
+pub(crate) use self::service::DrainTarget;
 pub use self::service::InboxService;
-pub(crate) use self::service::{DrainTarget, Whose};
+#[cfg(feature = "axum")]
+pub(crate) use self::service::{Call, Whose};
