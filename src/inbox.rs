@@ -123,6 +123,9 @@ impl<DB: Backend> Inbox<DB> {
     /// # Errors
     /// What the database or the pool said, or [`sqlx::Error::PoolTimedOut`] if it said nothing in time.
     pub async fn ping(&self, patience: Duration) -> Result<(), sqlx::Error> {
+        if self.shared.pool.is_closed() {
+            return Err(sqlx::Error::PoolClosed);
+        }
         if !DB::CHEAP_INCARNATION {
             // Not through the pool: one that is busy says nothing about the database.
             return match tokio::time::timeout(patience, self.shared.watch.ping()).await {

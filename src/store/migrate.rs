@@ -13,17 +13,6 @@ pub(crate) struct Version {
     pub(crate) sql: &'static str,
 }
 
-/// How processes that migrate at the same time are kept apart.
-#[derive(Clone, Copy)]
-pub(crate) enum Locking {
-    /// Each version is one transaction with its row: one of them fails, and looks again.
-    #[allow(dead_code, reason = "only with some features")]
-    None,
-    /// By a lock of the session.
-    #[allow(dead_code, reason = "not by every set of features")]
-    Session,
-}
-
 /// Applies what is missing.
 ///
 /// The tables are tracked in `<prefix>migrations`, a table of our own: sharing `_sqlx_migrations` with the user's
@@ -33,7 +22,6 @@ pub(crate) async fn run<DB>(
     pool: &Pool<DB>,
     prefix: &str,
     versions: &[Version],
-    locking: Locking,
 ) -> Result<(), MigrateError>
 where
     DB: Database,
@@ -55,7 +43,9 @@ where
             .collect(),
     );
     migrator.set_ignore_missing(true);
-    migrator.set_locking(matches!(locking, Locking::Session));
+    // The driver's is a session lock, which breaks behind PgBouncer in transaction mode. What a database needs besides,
+    // its own file sees to.
+    migrator.set_locking(false);
     migrator.dangerous_set_table_name(format!("{prefix}migrations"));
 
     let mut attempt = 1;

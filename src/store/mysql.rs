@@ -8,17 +8,25 @@
 use std::time::Duration;
 
 use sqlx::mysql::{MySqlConnection, MySqlDatabaseError};
-use sqlx::{AssertSqlSafe, MySql, Pool, Row, SqlSafeStr};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, MySql, Pool, Row, SqlSafeStr};
 use tokio::time::Instant;
 
-use super::migrate::{self, Locking, Version};
+use super::migrate::{self, Version};
 use super::queries::{inserted, pending_row, required, statements_of_backend, text};
-use super::sql::Dialect;
+use super::sql::{DeleteBatch, Dialect};
 use super::*;
 use crate::error::BuildError;
 
 /// How long after the deadline the server ends a transaction that nobody uses any more, in seconds, its unit.
 const IDLE_MARGIN: Duration = Duration::from_secs(1);
+
+/// How long after the deadline the server ends a statement by itself. The maintenance connection has killed it by then,
+/// unless this process is frozen or gone. Not at the same time: MariaDB's timer and a KILL that interrupt one sleeping
+/// statement hold each other up for 2 s, and with them every statement that has a limit (measured, 10.11).
+const STATEMENT_MARGIN: Duration = Duration::from_millis(500);
+
+/// How long a process waits while another one migrates.
+const MIGRATION_WAIT: u32 = 60;
 
 const VERSIONS: &[Version] = &[Version {
     number: 1,
@@ -56,6 +64,14 @@ impl Backend for MySql {
             on_conflict: "",
             bigint: "SIGNED",
             for_update: " FOR UPDATE",
+            // `DELETE … IN (subquery)` walks through every row of the source here and locks each: it would wait for
+            // deliveries in flight, and they for it. A join finds its rows by their key; the ones that it looks for are
+            // locked too, so those in flight are stepped over.
+            delete_batch: DeleteBatch {
+                before: "DELETE e FROM {p}event e JOIN",
+                skip_locked: " FOR UPDATE SKIP LOCKED",
+                behind: " USING (source, event_id)",
+            },
         };
         Sql::render(&dialect, prefix)
     }
@@ -94,8 +110,22 @@ impl Backend for MySql {
         pool: &Pool<Self>,
         prefix: &str,
     ) -> std::result::Result<(), sqlx::migrate::MigrateError> {
-        // DDL commits by itself here: two processes must not even begin the same version.
-        migrate::run(pool, prefix, VERSIONS, Locking::Session).await
+        // DDL commits by itself here: two processes must not even begin the same version. The driver's own lock waits
+        // "for ever" by a negative number, which MariaDB refuses, and the driver does not look at the answer.
+        let mut guard = pool.connect_options().connect().await?;
+        let name = format!("CONCAT('tower_inbox ', MD5(CONCAT(DATABASE(), '.{prefix}')))");
+        let lock = format!("SELECT CAST(GET_LOCK({name}, {MIGRATION_WAIT}) AS SIGNED)");
+        let locked: Option<i64> = sqlx::query_scalar(AssertSqlSafe(lock))
+            .fetch_one(&mut guard)
+            .await?;
+        if locked != Some(1) {
+            let waited = "another process has been migrating for too long";
+            return Err(sqlx::Error::Protocol(waited.into()).into());
+        }
+        let done = migrate::run(pool, prefix, VERSIONS).await;
+        // The lock goes with its connection.
+        let _ = guard.close().await;
+        done
     }
 
     fn cheap_incarnation(_: &Pool<Self>) -> Option<Self::Incarnation> {
@@ -142,15 +172,15 @@ impl Backend for MySql {
         let limits = if settings.mariadb {
             format!(
                 "SET @tower_inbox_1 = @@innodb_lock_wait_timeout, @tower_inbox_2 = @@max_statement_time, \
-                 @tower_inbox_3 = @@idle_transaction_timeout, innodb_lock_wait_timeout = {lock_wait}, \
+                 @tower_inbox_3 = @@idle_transaction_timeout, @tower_inbox_4 = @@autocommit, innodb_lock_wait_timeout = {lock_wait}, \
                  max_statement_time = {:.3}, idle_transaction_timeout = {idle}, autocommit = 0",
-                left.as_secs_f64().max(0.001)
+                (left + STATEMENT_MARGIN).as_secs_f64()
             )
         } else {
             // MySQL has no limit on idle transactions, but one on idle connections.
             format!(
                 "SET @tower_inbox_1 = @@innodb_lock_wait_timeout, @tower_inbox_2 = @@wait_timeout, \
-                 innodb_lock_wait_timeout = {lock_wait}, wait_timeout = {idle}, autocommit = 0"
+                 @tower_inbox_4 = @@autocommit, innodb_lock_wait_timeout = {lock_wait}, wait_timeout = {idle}, autocommit = 0"
             )
         };
         let id: u64 = sqlx::raw_sql("SELECT CONNECTION_ID()")
@@ -174,10 +204,10 @@ impl Backend for MySql {
 
     async fn restore(conn: &mut MySqlConnection, settings: &MySqlSettings) -> Result<()> {
         let restore = if settings.mariadb {
-            "SET autocommit = 1, innodb_lock_wait_timeout = @tower_inbox_1, max_statement_time = @tower_inbox_2, \
+            "SET autocommit = @tower_inbox_4, innodb_lock_wait_timeout = @tower_inbox_1, max_statement_time = @tower_inbox_2, \
              idle_transaction_timeout = @tower_inbox_3"
         } else {
-            "SET autocommit = 1, innodb_lock_wait_timeout = @tower_inbox_1, wait_timeout = @tower_inbox_2"
+            "SET autocommit = @tower_inbox_4, innodb_lock_wait_timeout = @tower_inbox_1, wait_timeout = @tower_inbox_2"
         };
         Self::run(conn, SqlStr::from_static(restore)).await
     }

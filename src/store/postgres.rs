@@ -9,9 +9,9 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Pool, Postgres, Row, SqlSafeStr};
 use tokio::time::Instant;
 
-use super::migrate::{self, Locking, Version};
+use super::migrate::{self, Version};
 use super::queries::{inserted, pending_row, required, statements_of_backend, text};
-use super::sql::Dialect;
+use super::sql::{DeleteBatch, Dialect};
 use super::*;
 use crate::error::BuildError;
 
@@ -60,6 +60,7 @@ impl Backend for Postgres {
             on_conflict: " ON CONFLICT DO NOTHING",
             bigint: "BIGINT",
             for_update: " FOR UPDATE",
+            delete_batch: DeleteBatch::PLAIN,
         };
         Sql::render(&dialect, prefix)
     }
@@ -107,7 +108,7 @@ impl Backend for Postgres {
         prefix: &str,
     ) -> std::result::Result<(), sqlx::migrate::MigrateError> {
         // No session advisory lock: it breaks behind PgBouncer in transaction mode.
-        migrate::run(pool, prefix, VERSIONS, Locking::None).await
+        migrate::run(pool, prefix, VERSIONS).await
     }
 
     fn cheap_incarnation(_: &Pool<Self>) -> Option<Self::Incarnation> {

@@ -418,7 +418,7 @@ macro_rules! statements_of_backend {
                 .map(|row| {
                     Ok(Expired {
                         event_id: required(text(row, 0)?)?,
-                        correlation_id: row.try_get(1)?,
+                        correlation_id: required(text(row, 1)?)?,
                         sequence: row.try_get(2)?,
                     })
                 })
@@ -453,7 +453,6 @@ macro_rules! statements_of_backend {
             limit: i64,
         ) -> Result<u64> {
             let done = sqlx::query(sql.purge.clone())
-                .bind(source)
                 .bind(source)
                 .bind(before.as_micros())
                 .bind(limit)

@@ -15,6 +15,25 @@ pub(crate) struct Dialect {
     pub(crate) bigint: &'static str,
     /// Locks the rows of a SELECT. Empty where a transaction holds the whole database.
     pub(crate) for_update: &'static str,
+    /// How a batch of rows that a subquery finds is deleted.
+    pub(crate) delete_batch: DeleteBatch,
+}
+
+/// What stands before and behind the subquery, and at its end.
+pub(crate) struct DeleteBatch {
+    pub(crate) before: &'static str,
+    pub(crate) skip_locked: &'static str,
+    pub(crate) behind: &'static str,
+}
+
+impl DeleteBatch {
+    /// Plain SQL.
+    #[allow(dead_code, reason = "not by every set of features")]
+    pub(crate) const PLAIN: Self = Self {
+        before: "DELETE FROM {p}event WHERE (source, event_id) IN (SELECT source, event_id FROM",
+        skip_locked: "",
+        behind: ")",
+    };
 }
 
 macro_rules! statements {
@@ -111,16 +130,18 @@ statements! {
         ORDER BY p.event_id LIMIT ?";
     pending_counts = "SELECT source, CAST(reason AS {bigint}), COUNT(*), CAST(SUM(bytes) AS {bigint}), MIN(parked_at)
         FROM {p}pending GROUP BY source, reason";
-    // Applied and fenced rows only. The nesting is what makes one text do for every database.
-    purge = "DELETE FROM {p}event WHERE source = ? AND event_id IN (
-        SELECT event_id FROM (
-            SELECT event_id FROM {p}event WHERE source = ? AND state = 1 AND decided_at < ?
-            ORDER BY decided_at LIMIT ?) AS batch)";
+    // Applied and fenced rows only. The nesting is what makes one text do for every database, but for the verb.
+    purge = "{delete_batch} (
+            SELECT source, event_id FROM {p}event WHERE source = ? AND state = 1 AND decided_at < ?
+            ORDER BY decided_at LIMIT ?{skip_locked}) AS batch{batch_end}";
     ping = "SELECT 1 FROM {p}cursor WHERE source = '' AND correlation_id = ''";
 }
 
 fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
     let text = text
+        .replace("{delete_batch}", dialect.delete_batch.before)
+        .replace("{skip_locked}", dialect.delete_batch.skip_locked)
+        .replace("{batch_end}", dialect.delete_batch.behind)
         .replace("{p}", prefix)
         .replace("{on_conflict}", dialect.on_conflict)
         .replace("{for_update}", dialect.for_update)
@@ -150,6 +171,7 @@ mod tests {
             on_conflict: " ON CONFLICT DO NOTHING",
             bigint: "BIGINT",
             for_update: "",
+            delete_batch: DeleteBatch::PLAIN,
         };
         let sql = Sql::render(&dialect, "app_");
         assert!(

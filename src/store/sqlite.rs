@@ -15,9 +15,9 @@ use sqlx::sqlite::{
 use sqlx::{Pool, Row, Sqlite};
 use tokio::time::Instant;
 
-use super::migrate::{self, Locking, Version};
+use super::migrate::{self, Version};
 use super::queries::{inserted, pending_row, required, statements_of_backend, text};
-use super::sql::Dialect;
+use super::sql::{DeleteBatch, Dialect};
 use super::*;
 use crate::error::BuildError;
 
@@ -108,6 +108,7 @@ impl Backend for Sqlite {
             on_conflict: " ON CONFLICT DO NOTHING",
             bigint: "INTEGER",
             for_update: "",
+            delete_batch: DeleteBatch::PLAIN,
         };
         Sql::render(&dialect, prefix)
     }
@@ -141,7 +142,7 @@ impl Backend for Sqlite {
         pool: &Pool<Self>,
         prefix: &str,
     ) -> std::result::Result<(), sqlx::migrate::MigrateError> {
-        migrate::run(pool, prefix, VERSIONS, Locking::None).await
+        migrate::run(pool, prefix, VERSIONS).await
     }
 
     fn cheap_incarnation(pool: &Pool<Self>) -> Option<Self::Incarnation> {

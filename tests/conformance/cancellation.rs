@@ -61,7 +61,7 @@ async fn clients_that_disconnect_at_random_instants_lose_nothing_and_leave_the_p
         .handler(|mut call: Call<D>| async move {
             call.append().await;
             tokio::task::yield_now().await;
-            D::execute(&mut call.tx, "INSERT INTO mark DEFAULT VALUES")
+            D::execute(&mut call.tx, "INSERT INTO mark (m) VALUES (0)")
                 .await
                 .unwrap();
         })

@@ -29,12 +29,18 @@ mod faults;
 mod fence;
 mod followers;
 mod identifiers;
+mod isolation;
 mod layers;
+mod limits;
 mod memory;
 mod order;
+#[cfg(all(unix, any(feature = "postgres", feature = "mysql")))]
+mod outage;
 mod parking;
 mod restore;
+mod schema;
 mod secrets;
+mod sessions;
 mod settings;
 mod statements;
 mod verdicts;

@@ -1,10 +1,19 @@
 //! The back end as a parameter: a throw-away database for each test, and the few statements that tests need in it.
 
+#[cfg(feature = "mysql")]
+pub(crate) mod mysql;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
+#[cfg(all(unix, any(feature = "postgres", feature = "mysql")))]
+pub(crate) mod server;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
 use std::env;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use sqlx::pool::PoolOptions;
@@ -29,6 +38,20 @@ pub(crate) trait TestDb: Clone + Send + Sync + 'static {
     const NAME: &'static str;
     /// One transaction at a time may write, so that no new event is applied while another one's handler runs.
     const SINGLE_WRITER: bool;
+    /// Sleeps in the database for 9 s; nothing where the database is in this process and cannot sleep.
+    const NAP: Option<&'static str>;
+    /// Begins a transaction that locks the row 1 of `taken` against writers, and whatever must be locked with it.
+    const HOLD_ROW: &'static str;
+    /// The isolation levels that a user may choose.
+    const ISOLATION: &'static [Isolation];
+    /// Counts the transactions on the server that are open in this database and idle; nothing where no server counts.
+    const OPEN_TRANSACTIONS: Option<&'static str>;
+    /// All settings of the session as one text; nothing where a connection has none to leave changed.
+    const SESSION: Option<&'static str>;
+    /// Gives the session limits of the user's own.
+    const ODD_SESSION: &'static str;
+    /// The number by which the server knows a connection; nothing where there is no server.
+    const CONNECTION_ID: Option<&'static str>;
 
     /// A fresh database with the ledger's tables, or what is missing for it.
     fn create() -> impl Future<Output = Result<Self, String>> + Send;
@@ -38,6 +61,10 @@ pub(crate) trait TestDb: Clone + Send + Sync + 'static {
     fn prefix(&self) -> &str;
     /// A pool with settings that the contract allows.
     fn pool(&self, options: PoolOptions<Self::DB>) -> impl Future<Output = Pool<Self::DB>> + Send;
+
+    /// Statements that make the database read-only for new sessions and cut all others but the one that runs them, and
+    /// that undo it; nothing where a database alone cannot be demoted.
+    fn demotion(&self) -> Option<(String, String)>;
 
     /// One line of the ledger.
     fn append(
@@ -49,7 +76,22 @@ pub(crate) trait TestDb: Clone + Send + Sync + 'static {
     /// Any statements, as they are.
     fn execute(conn: &mut Conn<Self>, sql: &str) -> impl Future<Output = sqlx::Result<u64>> + Send;
     /// The one number that a query finds.
-    fn number(pool: &Pool<Self::DB>, sql: &str) -> impl Future<Output = i64> + Send;
+    fn number(pool: &Pool<Self::DB>, sql: &str) -> impl Future<Output = i64> + Send {
+        async move {
+            let mut conn = pool.acquire().await.expect("a connection");
+            Self::number_on(&mut conn, sql).await.expect("a number")
+        }
+    }
+    /// The same on a connection, such as a handler's transaction.
+    fn number_on(
+        conn: &mut Conn<Self>,
+        sql: &str,
+    ) -> impl Future<Output = sqlx::Result<i64>> + Send;
+    /// The first column of the one row that a query finds, on a connection.
+    fn text_on(
+        conn: &mut Conn<Self>,
+        sql: &str,
+    ) -> impl Future<Output = sqlx::Result<String>> + Send;
     /// The first column of what a query finds.
     fn texts(pool: &Pool<Self::DB>, sql: &str) -> impl Future<Output = Vec<String>> + Send;
     /// A nested transaction of the driver with one line of the ledger in it.
@@ -62,6 +104,16 @@ pub(crate) trait TestDb: Clone + Send + Sync + 'static {
     fn burn(conn: &mut Conn<Self>) -> impl Future<Output = sqlx::Result<()>> + Send;
     /// What a handler can do to its transaction here (§4.4).
     fn faults() -> Vec<Fault<Self>>;
+}
+
+/// An isolation level.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Isolation {
+    pub(crate) name: &'static str,
+    /// Makes it the level of a new connection.
+    pub(crate) set: &'static str,
+    /// Above READ COMMITTED: contention between processes may end in 503 (§4.7).
+    pub(crate) may_fail: bool,
 }
 
 /// How a nested transaction ends.
@@ -103,36 +155,106 @@ pub(crate) enum Then {
 
 /// Runs one test in a database of its own, unless the database is to be left out.
 pub(crate) async fn run<D: TestDb, F: Future<Output = ()>>(test: impl FnOnce(D) -> F) {
+    let Some(db) = made(D::NAME, D::create).await else {
+        return;
+    };
+    let ended = caught(tokio::time::timeout(LIMIT, test(db.clone()))).await;
+    // What a failed test has made goes too.
+    db.destroy().await;
+    passed(ended);
+}
+
+/// What a test on this database needs; nothing if it is to be left out, or cannot be had and need not be.
+async fn made<T, F>(name: &str, make: impl FnOnce() -> F) -> Option<T>
+where
+    F: Future<Output = Result<T, String>>,
+{
     let listed = env::var("TOWER_INBOX_TEST_DATABASES").ok();
     if let Some(listed) = &listed
-        && !listed.split(',').any(|name| name.trim() == D::NAME)
+        && !listed.split(',').any(|listed| listed.trim() == name)
     {
-        return;
+        return None;
     }
-    let db = match D::create().await {
-        Ok(db) => db,
+    match make().await {
+        Ok(made) => Some(made),
         Err(missing) if listed.is_some() => {
-            panic!("{} must be tested and cannot be: {missing}", D::NAME)
+            panic!("{name} must be tested and cannot be: {missing}")
         }
         Err(missing) => {
-            eprintln!("NOT TESTED on {}: {missing}", D::NAME);
-            return;
+            eprintln!("NOT TESTED on {name}: {missing}");
+            None
+        }
+    }
+}
+
+fn passed(ended: std::thread::Result<Result<(), tokio::time::error::Elapsed>>) {
+    match ended {
+        Ok(in_time) => assert!(in_time.is_ok(), "the test did not end within {LIMIT:?}"),
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+async fn caught<T>(future: impl Future<Output = T>) -> std::thread::Result<T> {
+    let mut future = pin!(future);
+    poll_fn(
+        |context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+            Err(panic) => Poll::Ready(Err(panic)),
+        },
+    )
+    .await
+}
+
+/// A fault that is made of statements whose errors the handler ignores.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+macro_rules! fault {
+    ($name:literal, $then:expr, [$($sql:literal),+]) => {
+        Fault {
+            name: $name,
+            spoil: |mut tx| {
+                Box::pin(async move {
+                    $(let _ = Self::execute(&mut tx, $sql).await;)+
+                })
+            },
+            then: $then,
         }
     };
-    let test = tokio::time::timeout(LIMIT, test(db.clone())).await;
-    assert!(test.is_ok(), "the test did not end within {LIMIT:?}");
-    db.destroy().await;
+}
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use fault;
+
+/// A handler that gives its transaction to a task which outlives its answer.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+fn kept_by_a_task<D: TestDb>() -> Fault<D> {
+    Fault {
+        name: "kept by a task",
+        spoil: |tx| {
+            Box::pin(async move {
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(300)).await;
+                    drop(tx);
+                });
+            })
+        },
+        then: Then::FailedThenApplied,
+    }
 }
 
 /// Makes one test for each database out of each of these functions.
 macro_rules! suite {
     ($($test:ident),+ $(,)?) => {
-        #[cfg(feature = "sqlite")]
-        mod sqlite {
+        suite! { @on sqlite "sqlite" SqliteFile: $($test),+ }
+        suite! { @on postgres "postgres" PostgresDb: $($test),+ }
+        suite! { @on mysql "mysql" MySqlDb: $($test),+ }
+    };
+    (@on $module:ident $feature:literal $db:ident: $($test:ident),+) => {
+        #[cfg(feature = $feature)]
+        mod $module {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $test() {
-                    crate::db::run(super::$test::<crate::db::sqlite::SqliteFile>).await;
+                    crate::db::run(super::$test::<crate::db::$module::$db>).await;
                 }
             )+
         }

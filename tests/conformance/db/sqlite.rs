@@ -8,7 +8,7 @@ use sqlx::sqlite::{SqliteConnection, SqlitePool};
 use sqlx::{AssertSqlSafe, Connection, Row, Sqlite};
 use tower_inbox::Tx;
 
-use super::{Entry, Fault, Nested, TestDb, Then};
+use super::{Entry, Fault, Isolation, Nested, TestDb, Then};
 
 /// A database file. Its directory goes with the last handle.
 #[derive(Clone)]
@@ -29,9 +29,9 @@ const TABLES: &str = "
     CREATE TABLE ledger (
         n INTEGER PRIMARY KEY AUTOINCREMENT, event_id TEXT NOT NULL, account TEXT NOT NULL, sequence INTEGER,
         amount INTEGER NOT NULL);
-    CREATE TABLE mark (n INTEGER PRIMARY KEY AUTOINCREMENT);
-    CREATE TABLE taken (n INTEGER PRIMARY KEY);
-    INSERT INTO taken VALUES (1);";
+    CREATE TABLE mark (n INTEGER PRIMARY KEY AUTOINCREMENT, m INTEGER NOT NULL);
+    CREATE TABLE taken (n INTEGER PRIMARY KEY, times INTEGER NOT NULL DEFAULT 0);
+    INSERT INTO taken (n) VALUES (1), (2), (3);";
 
 impl SqliteFile {
     pub(crate) fn path(&self) -> PathBuf {
@@ -69,6 +69,17 @@ impl TestDb for SqliteFile {
     type DB = Sqlite;
     const NAME: &'static str = "sqlite";
     const SINGLE_WRITER: bool = true;
+    const NAP: Option<&'static str> = None;
+    const HOLD_ROW: &'static str = "BEGIN IMMEDIATE";
+    const ISOLATION: &'static [Isolation] = &[Isolation {
+        name: "its only level",
+        set: "SELECT 1",
+        may_fail: false,
+    }];
+    const OPEN_TRANSACTIONS: Option<&'static str> = None;
+    const SESSION: Option<&'static str> = None;
+    const ODD_SESSION: &'static str = "SELECT 1";
+    const CONNECTION_ID: Option<&'static str> = None;
 
     async fn create() -> Result<Self, String> {
         let mark = fastrand::u64(..);
@@ -97,6 +108,10 @@ impl TestDb for SqliteFile {
     async fn pool(&self, options: PoolOptions<Sqlite>) -> SqlitePool {
         let connect = tower_inbox::sqlite::connect_options(&self.url()).expect("a URL of ours");
         options.connect_with(connect).await.expect("a pool")
+    }
+
+    fn demotion(&self) -> Option<(String, String)> {
+        None
     }
 
     async fn append(conn: &mut SqliteConnection, entry: &Entry) -> sqlx::Result<()> {
@@ -132,11 +147,12 @@ impl TestDb for SqliteFile {
             .rows_affected())
     }
 
-    async fn number(pool: &SqlitePool, sql: &str) -> i64 {
-        sqlx::query_scalar(AssertSqlSafe(sql))
-            .fetch_one(pool)
-            .await
-            .expect("a number")
+    async fn number_on(conn: &mut SqliteConnection, sql: &str) -> sqlx::Result<i64> {
+        sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(conn).await
+    }
+
+    async fn text_on(conn: &mut SqliteConnection, sql: &str) -> sqlx::Result<String> {
+        sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(conn).await
     }
 
     async fn texts(pool: &SqlitePool, sql: &str) -> Vec<String> {
@@ -189,7 +205,7 @@ impl TestDb for SqliteFile {
             ),
             fault!(
                 "a swallowed constraint",
-                "INSERT INTO taken VALUES (1)",
+                "INSERT INTO taken (n) VALUES (1)",
                 Then::Applied
             ),
             fault!(
@@ -219,7 +235,7 @@ impl TestDb for SqliteFile {
             // A constraint that ends the whole transaction, as a full disk would.
             fault!(
                 "rolled back by the server",
-                "INSERT OR ROLLBACK INTO taken VALUES (1)",
+                "INSERT OR ROLLBACK INTO taken (n) VALUES (1)",
                 Then::FailedThenApplied
             ),
             Fault {

@@ -1,0 +1,246 @@
+//! Issue 3: a database that is killed under load, freezes, or is set up worse than the contract wants. Each test has a
+//! server of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::db::server::{OnServer, Server};
+use crate::kit::watch::Watch;
+use crate::kit::{Call, Event, World, eventually, numbered, within};
+
+/// Makes one test for each database server out of each of these functions.
+macro_rules! on_servers {
+    ($($test:ident),+ $(,)?) => {
+        on_servers! { @on postgres "postgres" PostgresDb: $($test),+ }
+        on_servers! { @on mysql "mysql" MySqlDb: $($test),+ }
+    };
+    (@on $module:ident $feature:literal $db:ident: $($test:ident),+) => {
+        #[cfg(feature = $feature)]
+        mod $module {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() {
+                    crate::db::server::run(super::$test::<crate::db::$module::$db>).await;
+                }
+            )+
+        }
+    };
+}
+
+on_servers![
+    a_database_that_is_killed_three_times_under_load_loses_and_repeats_nothing,
+    a_database_that_freezes_gets_503_in_time_and_is_used_again_when_it_answers,
+    settings_that_may_lose_a_commit_are_warned_about,
+];
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Sends events as a producer does, each until it is acknowledged, and new ones until it is told to stop.
+async fn produce<D: OnServer>(
+    world: World<D>,
+    account: String,
+    stop: Arc<AtomicBool>,
+    acknowledged: Arc<AtomicUsize>,
+) -> u64 {
+    for n in 1.. {
+        if stop.load(Ordering::Relaxed) {
+            return n - 1;
+        }
+        let ordered = numbered(&account, n);
+        let free = Event::new(&format!("evt_free_{account}_{n}"));
+        for event in [ordered.clone(), free, ordered] {
+            loop {
+                let reply = world.send(&event).await;
+                match reply.status {
+                    200..300 => break,
+                    // The handler's own connection may break, which is a 500 of the handler's.
+                    429 | 500 | 503 => tokio::time::sleep(Duration::from_millis(30)).await,
+                    _ => panic!("{reply:?}"),
+                }
+            }
+            acknowledged.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    unreachable!("it is stopped")
+}
+
+/// "kill -9 … under load, three times: every event ends up applied once; no idle-in-transaction connection is left";
+/// "recovers by itself; /healthz tells the truth within a second".
+async fn a_database_that_is_killed_three_times_under_load_loses_and_repeats_nothing<D: OnServer>(
+    db: D,
+    mut server: Server<D>,
+) {
+    let world = World::<D>::over(&db)
+        .connections(6)
+        .source(|source| source.budget(Duration::from_secs(4)))
+        .start()
+        .await;
+    let (stop, acknowledged) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+    let accounts: Vec<_> = (0..8).map(|n| format!("acct{n}")).collect();
+    let producers: Vec<_> = accounts
+        .iter()
+        .map(|account| {
+            tokio::spawn(produce(
+                world.clone(),
+                account.clone(),
+                Arc::clone(&stop),
+                Arc::clone(&acknowledged),
+            ))
+        })
+        .collect();
+    for _ in 0..3 {
+        let so_far = acknowledged.load(Ordering::Relaxed);
+        eventually("it is under load", async || {
+            acknowledged.load(Ordering::Relaxed) >= so_far + 100
+        })
+        .await;
+        within(SECOND, world.inbox.ping(SECOND)).await.unwrap();
+        server.kill();
+        let told = world.inbox.ping(SECOND).await;
+        assert!(told.is_err(), "a database that is gone is called healthy");
+        server.restart().await;
+        let start = Instant::now();
+        eventually("it is healthy again", async || {
+            world.inbox.ping(SECOND).await.is_ok()
+        })
+        .await;
+        assert!(start.elapsed() < 2 * SECOND, "{:?}", start.elapsed());
+    }
+    let so_far = acknowledged.load(Ordering::Relaxed);
+    eventually("it is under load again", async || {
+        acknowledged.load(Ordering::Relaxed) >= so_far + 100
+    })
+    .await;
+    stop.store(true, Ordering::Relaxed);
+    for (producer, account) in producers.into_iter().zip(&accounts) {
+        let sent = producer.await.unwrap();
+        eventually("what was parked is drained", async || {
+            world.sequences(account).await.len() as u64 >= sent
+        })
+        .await;
+        let expected: Vec<_> = (1..=sent.cast_signed()).collect();
+        assert_eq!(world.sequences(account).await, expected, "{account}");
+        let mut free = world.applied().await;
+        let mark = format!("evt_free_{account}_");
+        free.retain(|id| id.starts_with(&mark));
+        assert_eq!(free.len() as u64, sent);
+        free.sort();
+        free.dedup();
+        assert_eq!(
+            free.len() as u64,
+            sent,
+            "{account}: something was applied twice"
+        );
+    }
+    world.pool_is_whole().await;
+}
+
+/// A server that neither answers nor closes anything: deliveries are answered in time, and so is a health check.
+async fn a_database_that_freezes_gets_503_in_time_and_is_used_again_when_it_answers<D: OnServer>(
+    db: D,
+    server: Server<D>,
+) {
+    const BUDGET: Duration = Duration::from_secs(2);
+    let world = World::<D>::over(&db)
+        .source(|source| source.budget(BUDGET))
+        .start()
+        .await;
+    world.send(&Event::new("evt_1")).await.is_applied();
+    server.freeze();
+    let frozen = Instant::now();
+    for round in 0..2 {
+        let sent: Vec<_> = (1..=8)
+            .map(|n| world.spawn(&numbered(&format!("acct{n}"), 1)))
+            .collect();
+        let ping = world.inbox.ping(SECOND);
+        assert!(within(SECOND + SECOND / 2, ping).await.is_err());
+        for reply in sent {
+            let reply = within(BUDGET + 2 * SECOND, reply).await.unwrap();
+            // Those that find no connection are told so before it is known that the database is away.
+            assert!(
+                matches!(reply.status, 429 | 503),
+                "round {round}: {reply:?}"
+            );
+        }
+    }
+    assert!(frozen.elapsed() < 2 * (BUDGET + 2 * SECOND));
+    server.thaw();
+    for n in 1..=8 {
+        let event = numbered(&format!("acct{n}"), 1);
+        eventually("it is served again", async || {
+            let reply = world.send(&event).await;
+            matches!(reply.outcome(), "applied" | "duplicate")
+        })
+        .await;
+    }
+    within(SECOND, world.inbox.ping(SECOND)).await.unwrap();
+    assert_eq!(world.ledger().await.len(), 9);
+    world.pool_is_whole().await;
+}
+
+/// §4.1a: "weaker flush settings warn at start".
+async fn settings_that_may_lose_a_commit_are_warned_about<D: OnServer>(db: D, server: Server<D>) {
+    let world = World::<D>::start(&db).await;
+    for (name, weaken) in D::weaker_settings() {
+        // Each start says what it finds, and nothing of what is in order.
+        let watch = Watch::everything();
+        World::<D>::start(&db).await.stop().await;
+        let warned = |line: &String| line.starts_with("WARN tower_inbox") && line.contains(name);
+        assert!(!watch.take().iter().any(warned), "{name}");
+        world.execute(weaken).await;
+        eventually(name, async || {
+            // PostgreSQL's takes effect after a reload, a moment later.
+            if D::NAME == "postgres" {
+                world.number("SELECT pg_reload_conf()::int").await;
+            }
+            World::<D>::start(&db).await.stop().await;
+            watch.take().iter().any(warned)
+        })
+        .await;
+    }
+    drop(server);
+}
+
+/// §4.7: 1290, MariaDB's read-only server. (PostgreSQL can demote one database alone: `sessions`.)
+#[cfg(feature = "mysql")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_only_server_gets_503_and_is_used_again_when_it_is_writable() {
+    use crate::db::TestDb;
+    use crate::db::mysql::MySqlDb;
+    crate::db::server::run(|db: MySqlDb, server| async move {
+        let options = db.options().username("app").password("app");
+        let pool = sqlx::pool::PoolOptions::new().max_connections(1);
+        let world = World::over(&db)
+            .pool(pool.connect_with(options).await.unwrap())
+            .handler(|mut call: Call<MySqlDb>| async move {
+                call.append().await;
+                http::StatusCode::NO_CONTENT
+            })
+            .start()
+            .await;
+        let id = async || {
+            let id = MySqlDb::CONNECTION_ID.unwrap();
+            MySqlDb::number(&world.pool, id).await
+        };
+        world.send(&Event::new("evt_1")).await.is_applied();
+        let before = id().await;
+        world.execute("SET GLOBAL read_only = 1").await;
+        for event in [Event::new("evt_2"), numbered("acct", 1)] {
+            world
+                .send(&event)
+                .await
+                .is_problem_about(503, "failed", "database");
+        }
+        // What is known can still be told.
+        world.send(&Event::new("evt_1")).await.is_duplicate();
+        assert_ne!(id().await, before, "the connection was not closed");
+        world.execute("SET GLOBAL read_only = 0").await;
+        for event in [Event::new("evt_2"), numbered("acct", 1)] {
+            world.send(&event).await.is_applied();
+        }
+        world.pool_is_whole().await;
+        drop(server);
+    })
+    .await;
+}
