@@ -108,7 +108,7 @@ async fn run(traffic: Traffic) -> Result<bool, Box<dyn Error>> {
         preset: Preset::Kudos,
         target: Target::parse(&format!("http://{}", receiver.address), "kudos")?,
         client: Client::new(Duration::from_secs(8)),
-        signer: Arc::new(Signer::new(vec![OLD.to_owned()])),
+        signer: Arc::new(Signer::new(Preset::Kudos, &[OLD.to_owned()])?),
         schedule: Schedule::named("kudos").ok_or("the schedule of kudos is missing")?,
         time_scale: TIME_SCALE,
         concurrency: CONCURRENCY,
@@ -181,7 +181,7 @@ async fn rotate(
     reached(30).await;
     // The receiver knows the new secret before the producer signs with it...
     secrets.rotate(Secret::text(NEW)?.labelled("new"))?;
-    sender.signer.replace(vec![OLD.to_owned(), NEW.to_owned()]);
+    sender.signer.replace(&[OLD.to_owned(), NEW.to_owned()])?;
     let mut refused = 0;
     for index in 0..FORGED.min(plan.events.len()) {
         refused += usize::from(refuses(&sender, &plan, index, "not the secret").await?);
@@ -189,7 +189,7 @@ async fn rotate(
     reached(60).await;
     // ...and forgets the old one while the producer signs with both.
     secrets.revoke(&old)?;
-    sender.signer.replace(vec![NEW.to_owned()]);
+    sender.signer.replace(&[NEW.to_owned()])?;
     refused += usize::from(refuses(&sender, &plan, 0, OLD).await?);
     Ok(refused)
 }
@@ -205,11 +205,9 @@ async fn refuses(sender: &Sender, plan: &Plan, index: usize, secret: &str) -> Re
         first_sent: now,
         now,
     };
-    let body = Bytes::from(event.body());
-    let headers =
-        sender
-            .preset
-            .headers(event, &body, attempt, &Signer::new(vec![secret.to_owned()]));
+    let body = Bytes::from(sender.preset.body(event));
+    let signer = Signer::new(sender.preset, &[secret.to_owned()])?;
+    let headers = sender.preset.headers(event, &body, attempt, &signer);
     match sender.client.post(&sender.target.hook, headers, body).await {
         Ok(reply) => Ok(reply.status == 401),
         Err(lost) => Err(format!("a forged delivery got no answer: {lost:?}")),

@@ -36,6 +36,8 @@ fn places(preset: &str) -> &'static [&'static str] {
     match preset {
         "stripe" => &["/data/object", "/data"],
         "slack" => &["/event/data", "/data"],
+        // Their payloads are the resource itself: account and amount are at its top, if there is no `data`.
+        "github" | "shopify" => &["/data", ""],
         _ => &["/data"],
     }
 }

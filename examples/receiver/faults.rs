@@ -2,11 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::http::StatusCode;
-use sqlx::Sqlite;
-use sqlx::sqlite::SqliteConnection;
 use tower_inbox::Tx;
 
 use crate::ledger::Ledger;
@@ -112,38 +110,80 @@ pub(crate) trait Faulty: Ledger {
     ) -> impl Future<Output = sqlx::Result<()>> + Send;
 }
 
-/// Rows that a recursive query counts in some tens of milliseconds, to learn how fast this machine is.
-const PROBE: u64 = 100_000;
-
-impl Faulty for Sqlite {
-    async fn sql_sleep(conn: &mut SqliteConnection, millis: u64) -> sqlx::Result<()> {
-        // SQLite has no sleep, and its clock stands still within a statement: count, as far as the time should last.
-        let began = Instant::now();
-        let wanted = Duration::from_millis(millis);
-        let mut rows = PROBE;
-        loop {
-            let asked = Instant::now();
-            count_to(conn, rows).await?;
-            let left = wanted.saturating_sub(began.elapsed());
-            if left.is_zero() {
-                return Ok(());
-            }
-            let per_row = asked.elapsed().as_secs_f64() / rows as f64;
-            rows = ((left.as_secs_f64() / per_row) as u64).max(1_000);
-        }
+#[cfg(feature = "postgres")]
+impl Faulty for sqlx::Postgres {
+    async fn sql_sleep(conn: &mut Self::Connection, millis: u64) -> sqlx::Result<()> {
+        sqlx::query("SELECT pg_sleep($1)")
+            .bind(millis as f64 / 1e3)
+            .execute(conn)
+            .await?;
+        Ok(())
     }
 
-    async fn raw(conn: &mut SqliteConnection, sql: &'static str) -> sqlx::Result<()> {
+    async fn raw(conn: &mut Self::Connection, sql: &'static str) -> sqlx::Result<()> {
         sqlx::raw_sql(sql).execute(conn).await?;
         Ok(())
     }
 }
 
-async fn count_to(conn: &mut SqliteConnection, rows: u64) -> sqlx::Result<()> {
-    let rows = i64::try_from(rows).unwrap_or(i64::MAX);
-    let sql =
-        "WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < ?)
-               SELECT COUNT(*) FROM counted";
-    let _: i64 = sqlx::query_scalar(sql).bind(rows).fetch_one(conn).await?;
-    Ok(())
+#[cfg(feature = "mysql")]
+impl Faulty for sqlx::MySql {
+    async fn sql_sleep(conn: &mut Self::Connection, millis: u64) -> sqlx::Result<()> {
+        sqlx::query("SELECT SLEEP(?)")
+            .bind(millis as f64 / 1e3)
+            .execute(conn)
+            .await?;
+        Ok(())
+    }
+
+    async fn raw(conn: &mut Self::Connection, sql: &'static str) -> sqlx::Result<()> {
+        sqlx::raw_sql(sql).execute(conn).await?;
+        Ok(())
+    }
+}
+
+#[cfg(feature = "sqlite")]
+mod sqlite {
+    use std::time::{Duration, Instant};
+
+    use sqlx::Sqlite;
+    use sqlx::sqlite::SqliteConnection;
+
+    use super::Faulty;
+
+    /// Rows that a recursive query counts in some tens of milliseconds, to learn how fast this machine is.
+    const PROBE: u64 = 100_000;
+
+    impl Faulty for Sqlite {
+        async fn sql_sleep(conn: &mut SqliteConnection, millis: u64) -> sqlx::Result<()> {
+            // SQLite has no sleep, and its clock stands still within a statement: count, as far as the time should last.
+            let began = Instant::now();
+            let wanted = Duration::from_millis(millis);
+            let mut rows = PROBE;
+            loop {
+                let asked = Instant::now();
+                count_to(conn, rows).await?;
+                let left = wanted.saturating_sub(began.elapsed());
+                if left.is_zero() {
+                    return Ok(());
+                }
+                let per_row = asked.elapsed().as_secs_f64() / rows as f64;
+                rows = ((left.as_secs_f64() / per_row) as u64).max(1_000);
+            }
+        }
+
+        async fn raw(conn: &mut SqliteConnection, sql: &'static str) -> sqlx::Result<()> {
+            sqlx::raw_sql(sql).execute(conn).await?;
+            Ok(())
+        }
+    }
+
+    async fn count_to(conn: &mut SqliteConnection, rows: u64) -> sqlx::Result<()> {
+        let rows = i64::try_from(rows).unwrap_or(i64::MAX);
+        let sql =
+            "WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < ?)
+                   SELECT COUNT(*) FROM counted";
+        let _: i64 = sqlx::query_scalar(sql).bind(rows).fetch_one(conn).await?;
+        Ok(())
+    }
 }

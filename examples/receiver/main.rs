@@ -1,7 +1,8 @@
 //! The reference receiver: a ledger behind the inbox, over real HTTP.
 //!
 //! `cargo run --example receiver` starts it on port 3000 with a SQLite file and prints the secret that the sender
-//! needs. Every setting is an environment variable and a flag: see `--help`.
+//! needs. Every setting is an environment variable and a flag: see `--help`. With `--features postgres,mysql` it runs
+//! on PostgreSQL, MariaDB and MySQL as well, by its `DATABASE_URL`.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -12,6 +13,7 @@ mod data;
 mod faults;
 mod http;
 mod ledger;
+mod open;
 mod settings;
 #[path = "../shared/mod.rs"]
 mod shared;
@@ -25,17 +27,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::ListenerExt as _;
-use sqlx::{Pool, Sqlite};
+use sqlx::Pool;
+use sqlx::pool::PoolOptions;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tower_inbox::verify::Tolerance;
 use tower_inbox::{BuildErrorKind, Inbox, Source};
 use tracing_subscriber::EnvFilter;
 
-use faults::Runs;
+use faults::{Faulty, Runs};
 use http::App;
-use ledger::Ledger;
-use settings::{CLI, Mounted, Settings};
+use open::{Closed, Open};
+use settings::{CLI, Kind, Mounted, Settings};
 use shared::args::Wrong;
 
 /// Beyond the budget of a delivery: what a network needs to bring its answer back.
@@ -67,7 +70,15 @@ async fn main() -> ExitCode {
             EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")),
         )
         .init();
-    match run(settings).await {
+    let ran = match settings.database.kind {
+        #[cfg(feature = "sqlite")]
+        Kind::Sqlite => run::<sqlx::Sqlite>(settings).await,
+        #[cfg(feature = "postgres")]
+        Kind::Postgres => run::<sqlx::Postgres>(settings).await,
+        #[cfg(feature = "mysql")]
+        Kind::MySql => run::<sqlx::MySql>(settings).await,
+    };
+    match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Setting(wrong)) => wrong.exit(CLI.name),
         Err(Failure::Other(error)) => {
@@ -77,7 +88,7 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(mut settings: Settings) -> Result<(), Failure> {
+async fn run<DB: Faulty + Open>(mut settings: Settings) -> Result<(), Failure> {
     // Taken before anything is announced, so that a signal that comes at once is not lost.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -95,10 +106,17 @@ async fn run(mut settings: Settings) -> Result<(), Failure> {
             secrets: vec![secret.clone()],
         });
     }
-    let pool = tower_inbox::sqlite::connect(&settings.database, settings.pool_size)
+    let options = PoolOptions::<DB>::new()
+        .max_connections(settings.pool_size)
+        // A delivery's own budget ends its wait; what has none, such as a look at the ledger, waits no longer.
+        .acquire_timeout(settings.longest_budget());
+    let pool = DB::open(&settings.database.url, options)
         .await
-        .map_err(|error| format!("the database could not be opened: {error}"))?;
-    Sqlite::create(&pool)
+        .map_err(|error| match error {
+            Closed::Url(error) => Failure::Setting(Wrong(format!("DATABASE_URL: {error}"))),
+            Closed::Database(error) => format!("the database could not be opened: {error}").into(),
+        })?;
+    DB::create(&pool)
         .await
         .map_err(|error| format!("the ledger's tables could not be made: {error}"))?;
     let inbox = inbox(&pool, &settings).await?;
@@ -170,7 +188,7 @@ fn announce(line: &str) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-async fn inbox(pool: &Pool<Sqlite>, settings: &Settings) -> Result<Inbox<Sqlite>, Failure> {
+async fn inbox<DB: Faulty>(pool: &Pool<DB>, settings: &Settings) -> Result<Inbox<DB>, Failure> {
     let mut builder = Inbox::builder(pool.clone());
     if let Some(deliveries) = settings.max_in_flight {
         builder = builder.max_in_flight(deliveries);

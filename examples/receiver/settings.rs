@@ -39,7 +39,8 @@ pub(crate) const CLI: Cli = Cli {
     name: "receiver",
     about: "A webhook receiver: a ledger behind the inbox. Every event is applied exactly once, and in order.",
     options: &[
-        Opt::new("database-url", "URL", "where ledger and inbox are; its tables are made at the start")
+        Opt::new("database-url", "URL", "where ledger and inbox are: sqlite:, postgres: or mysql: (mariadb: too); their tables are \
+             made at the start")
             .env("DATABASE_URL")
             .default("sqlite://receiver.db?mode=rwc")
             .secret(),
@@ -51,8 +52,8 @@ pub(crate) const CLI: Cli = Cli {
         secrets("brief-secrets", "BRIEF_SECRETS", "not in this version"),
         secrets("sequenced-secrets", "SEQUENCED_SECRETS", "mounts /webhooks/sequenced; one or two secrets"),
         secrets("stripe-secrets", "STRIPE_SECRETS", "mounts /webhooks/stripe; one or two secrets"),
-        secrets("github-secrets", "GITHUB_SECRETS", "not in this version"),
-        secrets("shopify-secrets", "SHOPIFY_SECRETS", "not in this version"),
+        secrets("github-secrets", "GITHUB_SECRETS", "mounts /webhooks/github, fenced; one or two secrets"),
+        secrets("shopify-secrets", "SHOPIFY_SECRETS", "mounts /webhooks/shopify, fenced; one or two secrets"),
         secrets("slack-secrets", "SLACK_SECRETS", "mounts /webhooks/slack; one or two secrets"),
         Opt::new("console-token", "TOKEN", "mounts /console behind this token").env("CONSOLE_TOKEN").secret(),
         Opt::new("delivery-budget", "TIME", "from the first byte of a delivery to its answer [default: 7s, less where a \
@@ -93,7 +94,12 @@ pub(crate) const CLI: Cli = Cli {
 Routes: POST /webhooks/<preset>, GET /ledger/<account>, GET /healthz, GET /metrics.
 With no secrets at all it makes one for kudos and prints it. Times are such as 500ms, 7s, 5m, 2h, 30d; sizes such as
 64KiB, 1MiB. RUST_LOG sets what is logged to standard error [default: info]. SIGTERM and Ctrl-C end it in good order.
-In this version only SQLite is a database, and the console, deferred mode, stored answers, leases of your own and
+A database is compiled in with the feature of its name. Behind PgBouncer in transaction mode end its URL with
+?statement-cache-capacity=0.
+What the ledger reads is the body's `data`: an object with `account` and `amount`. For stripe it may be in
+`data.object`, for slack in `event.data`, and for github and shopify, whose payloads have no such envelope, at the top
+of the body (as JSON; their ids are not signed, so that the same content under a new id is fenced).
+In this version the console, deferred mode, stored answers (and with them the preset brief), leases of your own and
 adopted first sequences are refused.",
 };
 
@@ -104,9 +110,26 @@ pub(crate) struct Mounted {
     pub(crate) secrets: Vec<String>,
 }
 
+/// A back end that is compiled in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    #[cfg(feature = "sqlite")]
+    Sqlite,
+    #[cfg(feature = "postgres")]
+    Postgres,
+    #[cfg(feature = "mysql")]
+    MySql,
+}
+
+/// Where ledger and inbox are.
+pub(crate) struct Database {
+    pub(crate) kind: Kind,
+    pub(crate) url: String,
+}
+
 /// What the receiver runs with.
 pub(crate) struct Settings {
-    pub(crate) database: String,
+    pub(crate) database: Database,
     pub(crate) listen: String,
     /// None: one random secret for kudos.
     pub(crate) mounted: Vec<Mounted>,
@@ -219,20 +242,43 @@ fn mounted(given: &Given) -> Result<Vec<Mounted>, Wrong> {
     Ok(mounted)
 }
 
-/// A preset that this version can keep its promises for: one whose event ids are signed. The others need a fence,
-/// which is not there yet; `brief` promises stored answers, which are not there either.
+/// A preset that this version can keep its promises for: `brief` promises stored answers, which are not there yet.
 pub(crate) fn available(name: &str) -> Option<&'static Preset> {
-    Preset::named(name).filter(|preset| preset.id_is_covered() && name != "brief")
+    Preset::named(name).filter(|preset| preset.name != "brief")
 }
 
-fn database(url: &str) -> Result<String, String> {
-    match url.split(':').next().unwrap_or_default() {
-        "sqlite" => Ok(url.to_owned()),
-        kind @ ("postgres" | "postgresql" | "mysql" | "mariadb") => {
-            Err(format!("{kind} is not in this version: only sqlite: is"))
+fn database(url: &str) -> Result<Database, String> {
+    let scheme = url.split(':').next().unwrap_or_default();
+    let (kind, feature) = match scheme {
+        "sqlite" => (compiled::SQLITE, "sqlite"),
+        "postgres" | "postgresql" => (compiled::POSTGRES, "postgres"),
+        "mysql" | "mariadb" => (compiled::MYSQL, "mysql"),
+        _ => {
+            return Err(
+                "not a URL that begins with sqlite:, postgres:, mysql: or mariadb:".to_owned(),
+            );
         }
-        _ => Err("not a URL that begins with sqlite:".to_owned()),
+    };
+    let kind = kind.ok_or_else(|| format!("{scheme}: needs the feature {feature}"))?;
+    let url = url.to_owned();
+    Ok(Database { kind, url })
+}
+
+/// The back ends, as far as their features are on.
+mod compiled {
+    use super::Kind;
+
+    macro_rules! compiled {
+        ($name:ident, $feature:literal, $kind:ident) => {
+            #[cfg(feature = $feature)]
+            pub(super) const $name: Option<Kind> = Some(Kind::$kind);
+            #[cfg(not(feature = $feature))]
+            pub(super) const $name: Option<Kind> = None;
+        };
     }
+    compiled!(SQLITE, "sqlite", Sqlite);
+    compiled!(POSTGRES, "postgres", Postgres);
+    compiled!(MYSQL, "mysql", MySql);
 }
 
 fn address(text: &str) -> Result<String, String> {

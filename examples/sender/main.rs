@@ -41,14 +41,14 @@ const CLI: Cli = Cli {
         Opt::new(
             "preset",
             "NAME",
-            "whose requests to send: kudos, sequenced or brief",
+            "whose requests to send: kudos, sequenced, brief, standard, stripe, github, shopify or slack",
         )
         .default("kudos"),
         Opt::new(
             "secret",
             "TEXT",
             "signs; two of them make a dual-signature header. Without it the receiver's own variable is \
-             read: KUDOS_SECRETS, SEQUENCED_SECRETS or BRIEF_SECRETS",
+             read: <PRESET>_SECRETS, such as KUDOS_SECRETS. For standard: whsec_ and base64",
         )
         .up_to(2)
         .secret(),
@@ -79,7 +79,7 @@ const CLI: Cli = Cli {
         Opt::new(
             "schedule",
             "NAME",
-            "retry by the rules of kudos, sequenced or brief [default: as the preset]",
+            "retry by the rules of kudos, sequenced or brief [default: as the preset; kudos where it is none of them]",
         ),
         Opt::new(
             "time-scale",
@@ -182,12 +182,18 @@ async fn main() -> ExitCode {
 /// Checks every setting before anything is sent.
 fn job(settings: &Settings) -> Result<Job, Wrong> {
     let preset = settings.one("preset", |name| {
-        Preset::named(name).ok_or_else(|| "not one of kudos, sequenced, brief".to_owned())
+        Preset::named(name).ok_or_else(|| {
+            let names = Preset::ALL.map(Preset::name);
+            format!("not one of {}", names.join(", "))
+        })
     })?;
     let schedule = settings.maybe("schedule", |name| {
         Schedule::named(name).ok_or_else(|| "not one of brief, sequenced, kudos".to_owned())
     })?;
-    let own_schedule = || Schedule::named(preset.name()).expect("each preset has its schedule");
+    let own_schedule = || {
+        let own = Schedule::named(preset.name());
+        own.unwrap_or_else(|| Schedule::named("kudos").expect("it is there"))
+    };
     let sequenced = match (preset.sequenced(), settings.on("sequenced")?) {
         (Some(false), true) => {
             let name = preset.name();
@@ -211,7 +217,10 @@ fn job(settings: &Settings) -> Result<Job, Wrong> {
     let sender = Sender {
         target: settings.one("url", |url| Target::parse(url, preset.name()))?,
         client: Client::new(settings.one("timeout", values::some_time)?),
-        signer: Arc::new(Signer::new(secrets(settings, preset)?)),
+        signer: Arc::new(
+            Signer::new(preset, &secrets(settings, preset)?)
+                .map_err(|why| Wrong(format!("--secret: {why}")))?,
+        ),
         schedule: schedule.unwrap_or_else(own_schedule),
         time_scale: settings.one("time-scale", values::factor)?,
         concurrency: settings.one("concurrency", up_to(10_000))?,

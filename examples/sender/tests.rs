@@ -131,7 +131,7 @@ async fn send(memory: &Arc<Memory>, traffic: Traffic, adjust: impl FnOnce(&mut S
         preset: Preset::Kudos,
         target: Target::parse(&url, "kudos").unwrap(),
         client: Client::new(Duration::from_secs(8)),
-        signer: Arc::new(Signer::new(vec!["secret".to_owned()])),
+        signer: Arc::new(Signer::new(Preset::Kudos, &["secret".to_owned()]).unwrap()),
         schedule: Schedule::named("kudos").unwrap(),
         time_scale: 100_000.0,
         concurrency: 4,

@@ -97,7 +97,7 @@ impl Run {
         // Jitter and losses come out of the seed as well.
         let seed = mix(self.plan.traffic.seed, mix(event as u64, u64::from(copy)));
         let mut rng = Rng::with_seed(seed);
-        let body = Bytes::from(self.plan.events[event].body());
+        let body = Bytes::from(self.sender.preset.body(&self.plan.events[event]));
         let mut retries = Retries::default();
         let mut attempt = Attempt {
             number: 1,

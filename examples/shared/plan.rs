@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use fastrand::Rng;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// How far behind its first sending a later copy may come, in sendings.
 const LATER: usize = 64;
@@ -90,8 +90,8 @@ impl Plan {
 }
 
 impl Event {
-    /// The body, byte for byte the same in every delivery.
-    pub(crate) fn body(&self) -> Vec<u8> {
+    /// The body, as far as it is the same for all producers.
+    pub(crate) fn json(&self) -> Value {
         let mut body = json!({
             "event_id": self.id,
             "event_type": self.kind,
@@ -101,7 +101,7 @@ impl Event {
             body["correlation_id"] = json!(order.correlation);
             body["sequence"] = json!(order.sequence);
         }
-        body.to_string().into_bytes()
+        body
     }
 }
 
@@ -348,9 +348,8 @@ mod tests {
             }),
             amount: 250,
         };
-        let body: serde_json::Value = serde_json::from_slice(&event.body()).unwrap();
         assert_eq!(
-            body,
+            event.json(),
             json!({"event_id":"evt_1","event_type":"payment.succeeded","correlation_id":"acct-7","sequence":1,
                    "data":{"account":"acct-7","amount":250}})
         );
@@ -358,7 +357,7 @@ mod tests {
             order: None,
             ..event
         };
-        let body: serde_json::Value = serde_json::from_slice(&unordered.body()).unwrap();
+        let body = unordered.json();
         assert!(body.get("sequence").is_none() && body.get("correlation_id").is_none());
     }
 }

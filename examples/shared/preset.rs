@@ -1,16 +1,23 @@
 //! How each producer's request looks: its headers and what they sign.
 
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use serde_json::json;
 
 use super::plan::Event;
 use super::sign::Signer;
 
-/// The producers that can be played. Another one is a variant, its name, and its arm in [`Preset::headers`].
+/// The producers that can be played. Another one is a variant, its name, and its arms in [`Preset::headers`] and
+/// [`Preset::body`]; how it signs the library knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Preset {
     Kudos,
     Sequenced,
     Brief,
+    Standard,
+    Stripe,
+    GitHub,
+    Shopify,
+    Slack,
 }
 
 /// Which attempt of an event a delivery is, and when.
@@ -24,14 +31,33 @@ pub(crate) struct Attempt {
 }
 
 impl Preset {
-    pub(crate) const ALL: [Self; 3] = [Self::Kudos, Self::Sequenced, Self::Brief];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Kudos,
+        Self::Sequenced,
+        Self::Brief,
+        Self::Standard,
+        Self::Stripe,
+        Self::GitHub,
+        Self::Shopify,
+        Self::Slack,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Kudos => "kudos",
             Self::Sequenced => "sequenced",
             Self::Brief => "brief",
+            Self::Standard => "standard",
+            Self::Stripe => "stripe",
+            Self::GitHub => "github",
+            Self::Shopify => "shopify",
+            Self::Slack => "slack",
         }
+    }
+
+    /// What the library knows about it.
+    pub(crate) fn row(self) -> &'static tower_inbox::Preset {
+        tower_inbox::Preset::named(self.name()).expect("every producer here is a preset there")
     }
 
     pub(crate) fn named(name: &str) -> Option<Self> {
@@ -46,15 +72,30 @@ impl Preset {
     /// Whether its events carry a sequence: always, never, or as one likes (`None`).
     pub(crate) fn sequenced(self) -> Option<bool> {
         match self {
-            Self::Kudos => None,
+            Self::Kudos | Self::Standard => None,
             Self::Sequenced => Some(true),
-            Self::Brief => Some(false),
+            Self::Brief | Self::Stripe | Self::GitHub | Self::Shopify | Self::Slack => Some(false),
         }
     }
 
     /// Whether its event ids are UUIDs.
     pub(crate) fn uuids(self) -> bool {
         self == Self::Brief
+    }
+
+    /// The body, byte for byte the same in every delivery: what all have, and under this producer's own names what it
+    /// is read by.
+    pub(crate) fn body(self, event: &Event) -> Vec<u8> {
+        let mut body = event.json();
+        match self {
+            Self::Stripe => {
+                body["id"] = json!(event.id);
+                body["type"] = json!(event.kind);
+            }
+            Self::Slack => body["event"] = json!({"type": event.kind}),
+            _ => {}
+        }
+        body.to_string().into_bytes()
     }
 
     /// The headers of one delivery, signature included.
@@ -65,7 +106,10 @@ impl Preset {
         attempt: Attempt,
         signer: &Signer,
     ) -> HeaderMap {
-        let mut headers = HeaderMap::new();
+        let mut headers: HeaderMap = signer
+            .headers(attempt.now, &event.id, body)
+            .into_iter()
+            .collect();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let mut set = |name: &'static str, value: &str| {
             let value = HeaderValue::from_str(value).expect("made of visible ASCII");
@@ -73,7 +117,6 @@ impl Preset {
         };
         match self {
             Self::Kudos => {
-                set("x-kudos-signature", &signer.header(attempt.now, &[body]));
                 set("x-kudos-event-id", &event.id);
                 if attempt.number > 1 {
                     set("x-kudos-delivery-attempt", &attempt.number.to_string());
@@ -82,18 +125,24 @@ impl Preset {
                 }
             }
             Self::Sequenced => {
-                set("x-signature", &signer.header(attempt.now, &[body]));
                 set("x-event-id", &event.id);
                 if let Some(order) = &event.order {
                     set("x-correlation-id", &order.correlation);
                     set("x-sequence", &order.sequence.to_string());
                 }
             }
-            Self::Brief => {
-                let signed = [event.id.as_bytes(), body];
-                set("x-signature", &signer.header(attempt.now, &signed));
-                set("idempotency-key", &event.id);
+            Self::GitHub => {
+                set("x-github-delivery", &event.id);
+                set("x-github-event", event.kind);
             }
+            Self::Shopify => {
+                set("x-shopify-webhook-id", &event.id);
+                set("x-shopify-topic", event.kind);
+            }
+            // The id is one of the signed headers.
+            Self::Brief | Self::Standard => {}
+            // It is in the body.
+            Self::Stripe | Self::Slack => {}
         }
         headers
     }
@@ -139,8 +188,9 @@ mod tests {
             first_sent: 1_780_130_531,
             now: 1_780_130_561,
         };
-        let signer = Signer::new(vec!["s".to_owned()]);
-        let headers = preset.headers(&event, &event.body(), attempt, &signer);
+        // Base64 as well, since standard wants that.
+        let signer = Signer::new(preset, &["whsec_c2Vj".to_owned()]).unwrap();
+        let headers = preset.headers(&event, &preset.body(&event), attempt, &signer);
         (event, headers)
     }
 
@@ -169,6 +219,24 @@ mod tests {
         let (event, headers_of) = headers(Preset::Brief, 2);
         assert_eq!(headers_of["idempotency-key"], event.id.as_str());
         assert!(headers_of.contains_key("x-signature"));
+        for (preset, id) in [
+            (Preset::Standard, "webhook-id"),
+            (Preset::GitHub, "x-github-delivery"),
+            (Preset::Shopify, "x-shopify-webhook-id"),
+        ] {
+            let (event, headers_of) = headers(preset, 1);
+            assert_eq!(headers_of[id], event.id.as_str());
+        }
+        let (event, headers_of) = headers(Preset::Slack, 1);
+        assert!(headers_of.contains_key("x-slack-signature"));
+        let body: serde_json::Value = serde_json::from_slice(&Preset::Slack.body(&event)).unwrap();
+        assert_eq!(body["event_id"], event.id);
+        assert_eq!(body["event"]["type"], event.kind);
+        let body: serde_json::Value = serde_json::from_slice(&Preset::Stripe.body(&event)).unwrap();
+        assert_eq!(
+            (&body["id"], &body["type"]),
+            (&json!(event.id), &json!(event.kind))
+        );
     }
 
     #[test]

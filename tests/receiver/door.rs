@@ -311,10 +311,7 @@ fn an_unusable_envelope_is_a_bad_request_that_names_the_field() {
         .is(400, "rejected")
         .is_problem();
     nothing_is_known_of(&receiver, &event);
-    assert_eq!(
-        crate::support::database::rows(&receiver.database(), "event"),
-        1
-    );
+    assert_eq!(receiver.database().rows("event"), 1);
 }
 
 /// §4.9: ids are compared byte for byte, and used whole.

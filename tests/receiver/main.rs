@@ -4,6 +4,9 @@ mod answers;
 mod door;
 mod faults;
 mod order;
+#[cfg(feature = "postgres")]
+mod pgbouncer;
+mod pool;
 mod process;
 mod settings;
 #[path = "../support/mod.rs"]

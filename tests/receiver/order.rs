@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::support::database::{Kind, on_each_database};
 use crate::support::event::Event;
 use crate::support::receiver::Setup;
 use crate::support::wait_until;
@@ -9,9 +10,8 @@ use crate::support::wait_until;
 const KUDOS: [(&str, &str); 1] = [("source", "kudos")];
 
 /// §3, §5.1: what comes early is parked with the number it waits for, and applied by itself in its turn.
-#[test]
-fn events_that_come_early_are_parked_and_applied_in_order() {
-    let receiver = Setup::new().start();
+fn events_that_come_early_are_parked_and_applied_in_order(kind: Kind) {
+    let receiver = Setup::on(kind).start();
     for sequence in [5, 3, 2, 4] {
         let response = receiver.deliver(&Event::of("acct-1", sequence));
         response.is(202, "parked").says_when_to_retry();
@@ -44,9 +44,8 @@ fn events_that_come_early_are_parked_and_applied_in_order() {
 }
 
 /// §5.1: no stream waits for another one.
-#[test]
-fn a_gap_or_a_failure_in_one_stream_holds_up_no_other() {
-    let receiver = Setup::new().start();
+fn a_gap_or_a_failure_in_one_stream_holds_up_no_other(kind: Kind) {
+    let receiver = Setup::on(kind).start();
     receiver.deliver(&Event::of("acct-1", 2)).is(202, "parked");
     receiver
         .deliver(&Event::of("acct-2", 1).fault("status:503"))
@@ -63,9 +62,8 @@ fn a_gap_or_a_failure_in_one_stream_holds_up_no_other() {
 }
 
 /// A correlation id without a sequence is context, not order (§4.9).
-#[test]
-fn a_correlation_id_alone_orders_nothing() {
-    let receiver = Setup::new().start();
+fn a_correlation_id_alone_orders_nothing(kind: Kind) {
+    let receiver = Setup::on(kind).start();
     for n in [2, 1] {
         let event = Event::new(&format!("evt_{n}"), "acct-1", 1).with("correlation_id", "acct-1");
         receiver.deliver(&event).is(200, "applied");
@@ -73,9 +71,8 @@ fn a_correlation_id_alone_orders_nothing() {
 }
 
 /// §5.5: a parked event whose handler fails or panics is tried again after the backoff, and its successors wait.
-#[test]
-fn a_drained_event_that_fails_is_tried_again() {
-    let receiver = Setup::new().set("BACKOFF", "50ms,100ms").start();
+fn a_drained_event_that_fails_is_tried_again(kind: Kind) {
+    let receiver = Setup::on(kind).set("BACKOFF", "50ms,100ms").start();
     receiver
         .deliver(&Event::of("acct-1", 2).fault("status:503").fault_times(3))
         .is(202, "parked");
@@ -88,10 +85,9 @@ fn a_drained_event_that_fails_is_tried_again() {
 }
 
 /// §5.6: a redelivery of a parked event that has become due applies it there and then.
-#[test]
-fn a_redelivery_of_a_due_event_applies_it_there_and_then() {
+fn a_redelivery_of_a_due_event_applies_it_there_and_then(kind: Kind) {
     // The worker's own next attempt is far away.
-    let receiver = Setup::new().set("BACKOFF", "300s").start();
+    let receiver = Setup::on(kind).set("BACKOFF", "300s").start();
     let second = Event::of("acct-1", 2).fault("status:503").fault_times(1);
     receiver.deliver(&second).is(202, "parked");
     receiver.deliver(&Event::of("acct-1", 1)).is(200, "applied");
@@ -106,9 +102,8 @@ fn a_redelivery_of_a_due_event_applies_it_there_and_then() {
 }
 
 /// §5.10: a terminal verdict on sequence n holds its successors, and a redelivery that succeeds frees them.
-#[test]
-fn a_rejected_event_holds_its_successors_until_it_is_applied() {
-    let receiver = Setup::new().start();
+fn a_rejected_event_holds_its_successors_until_it_is_applied(kind: Kind) {
+    let receiver = Setup::on(kind).start();
     let first = Event::of("acct-1", 1).fault("status:422").fault_times(2);
     receiver.deliver(&first).is(422, "rejected");
     let second = receiver.deliver(&Event::of("acct-1", 2));
@@ -121,9 +116,8 @@ fn a_rejected_event_holds_its_successors_until_it_is_applied() {
 }
 
 /// §5.5: a parked event with a terminal verdict is a dead letter at once; a redelivery is a new attempt (§5.11).
-#[test]
-fn a_drained_event_that_is_rejected_becomes_a_dead_letter() {
-    let receiver = Setup::new().start();
+fn a_drained_event_that_is_rejected_becomes_a_dead_letter(kind: Kind) {
+    let receiver = Setup::on(kind).start();
     let second = Event::of("acct-1", 2).fault("status:400").fault_times(1);
     receiver.deliver(&second).is(202, "parked");
     receiver.deliver(&Event::of("acct-1", 3)).is(202, "parked");
@@ -138,9 +132,8 @@ fn a_drained_event_that_is_rejected_becomes_a_dead_letter() {
 }
 
 /// §5.5: after ten attempts a parked event is a dead letter `handler`; §5.11: a redelivery is a new attempt.
-#[test]
-fn a_drained_event_that_fails_ten_times_becomes_a_dead_letter() {
-    let receiver = Setup::new().set("BACKOFF", "5ms").start();
+fn a_drained_event_that_fails_ten_times_becomes_a_dead_letter(kind: Kind) {
+    let receiver = Setup::on(kind).set("BACKOFF", "5ms").start();
     let second = Event::of("acct-1", 2).fault("status:500").fault_times(11);
     receiver.deliver(&second).is(202, "parked");
     receiver.deliver(&Event::of("acct-1", 3)).is(202, "parked");
@@ -158,9 +151,8 @@ fn a_drained_event_that_fails_ten_times_becomes_a_dead_letter() {
 }
 
 /// §5.4: a gap that nobody fills in time makes dead letters; filled after all they come back by themselves.
-#[test]
-fn a_gap_beyond_the_recovery_window_makes_dead_letters_that_come_back() {
-    let receiver = Setup::new().set("RECOVERY_WINDOW", "300ms").start();
+fn a_gap_beyond_the_recovery_window_makes_dead_letters_that_come_back(kind: Kind) {
+    let receiver = Setup::on(kind).set("RECOVERY_WINDOW", "300ms").start();
     for sequence in [3, 2] {
         receiver
             .deliver(&Event::of("acct-1", sequence))
@@ -182,9 +174,8 @@ fn a_gap_beyond_the_recovery_window_makes_dead_letters_that_come_back() {
 }
 
 /// §5.2: `FIRST_SEQUENCE=0`.
-#[test]
-fn streams_can_begin_with_zero() {
-    let receiver = Setup::new().set("FIRST_SEQUENCE", "0").start();
+fn streams_can_begin_with_zero(kind: Kind) {
+    let receiver = Setup::on(kind).set("FIRST_SEQUENCE", "0").start();
     let zero = Event::new("evt_0", "acct-1", 7).ordered("acct-1", 0);
     let response = receiver.deliver(&Event::of("acct-1", 1));
     assert_eq!(response.is(202, "parked").json()["waiting_for"], 0);
@@ -195,9 +186,8 @@ fn streams_can_begin_with_zero() {
 }
 
 /// §7.2: a sequenced event that comes again after its row was purged is still a duplicate.
-#[test]
-fn after_the_purge_an_old_sequence_is_still_a_duplicate() {
-    let setup = Setup::new()
+fn after_the_purge_an_old_sequence_is_still_a_duplicate(kind: Kind) {
+    let setup = Setup::on(kind)
         .set("RETENTION", "200ms")
         .set("ALLOW_SHORT_RETENTION", "1");
     let receiver = setup.start();
@@ -206,9 +196,8 @@ fn after_the_purge_an_old_sequence_is_still_a_duplicate() {
             .deliver(&Event::of("acct-1", sequence))
             .is(200, "applied");
     }
-    let database = receiver.database();
     wait_until("the rows are purged", || {
-        crate::support::database::rows(&database, "event") == 0
+        receiver.database().rows("event") == 0
     });
     // A fresh process: it remembers nothing by itself.
     let receiver = receiver.crash();
@@ -220,11 +209,10 @@ fn after_the_purge_an_old_sequence_is_still_a_duplicate() {
 }
 
 /// Many senders at once, everything shuffled and doubled: each stream is whole and in order.
-#[test]
-fn shuffled_and_doubled_streams_are_applied_whole_and_in_order() {
+fn shuffled_and_doubled_streams_are_applied_whole_and_in_order(kind: Kind) {
     const STREAMS: usize = 6;
     const LAST: i64 = 20;
-    let receiver = Setup::new().start();
+    let receiver = Setup::on(kind).start();
     let seed = fastrand::u64(..);
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut events: Vec<_> = (0..STREAMS)
@@ -257,3 +245,18 @@ fn shuffled_and_doubled_streams_are_applied_whole_and_in_order() {
         });
     }
 }
+
+on_each_database!(
+    events_that_come_early_are_parked_and_applied_in_order,
+    a_gap_or_a_failure_in_one_stream_holds_up_no_other,
+    a_correlation_id_alone_orders_nothing,
+    a_drained_event_that_fails_is_tried_again,
+    a_redelivery_of_a_due_event_applies_it_there_and_then,
+    a_rejected_event_holds_its_successors_until_it_is_applied,
+    a_drained_event_that_is_rejected_becomes_a_dead_letter,
+    a_drained_event_that_fails_ten_times_becomes_a_dead_letter,
+    a_gap_beyond_the_recovery_window_makes_dead_letters_that_come_back,
+    streams_can_begin_with_zero,
+    after_the_purge_an_old_sequence_is_still_a_duplicate,
+    shuffled_and_doubled_streams_are_applied_whole_and_in_order,
+);

@@ -1,6 +1,7 @@
 //! What the black-box tests share: the receiver as a child process, and a producer that speaks HTTP by hand.
 #![allow(
     dead_code,
+    clippy::print_stderr,
     reason = "no test file uses all of it, and each compiles it for itself"
 )]
 
@@ -9,6 +10,7 @@ pub(crate) mod database;
 pub(crate) mod event;
 pub(crate) mod http;
 pub(crate) mod receiver;
+pub(crate) mod server;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -50,6 +52,10 @@ impl Directory {
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("a temporary directory");
         Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {

@@ -5,9 +5,11 @@ use std::io::{self, BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver as Lines};
 use std::thread;
 
+use super::database::{Database, Kind};
 use super::event::{Event, SECRET};
 use super::http::{self, Response};
 use super::{Directory, LIMIT, binary, wait_for};
@@ -46,6 +48,7 @@ const VARIABLES: [&str; 28] = [
 
 /// A receiver's settings: its database stays when the process is another one.
 pub(crate) struct Setup {
+    pub(crate) database: Database,
     directory: Directory,
     variables: Vec<(String, String)>,
 }
@@ -55,15 +58,29 @@ pub(crate) struct Receiver {
     child: Child,
     pub(crate) address: SocketAddr,
     lines: Lines<String>,
-    log: PathBuf,
-    setup: Option<Setup>,
+    log: &'static str,
+    args: Vec<String>,
+    /// None after its end.
+    setup: Option<Arc<Setup>>,
 }
 
 impl Setup {
-    /// With one secret for kudos, and faults on demand.
+    /// On SQLite, with one secret for kudos, and faults on demand.
     pub(crate) fn new() -> Self {
+        Self::on(Kind::Sqlite)
+    }
+
+    /// The same on a fresh database of this kind.
+    pub(crate) fn on(kind: Kind) -> Self {
+        let directory = Directory::new();
+        Self::with(Database::new(kind, directory.path()), directory)
+    }
+
+    /// The same on this database.
+    pub(crate) fn with(database: Database, directory: Directory) -> Self {
         Self {
-            directory: Directory::new(),
+            database,
+            directory,
             variables: Vec::new(),
         }
         .set("DEMO_FAULTS", "1")
@@ -85,10 +102,6 @@ impl Setup {
         self.variables.retain(|(name, _)| name != variable);
     }
 
-    pub(crate) fn database(&self) -> PathBuf {
-        self.directory.file("inbox.db")
-    }
-
     /// The command, without what the environment of the test may have set.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(binary::example("receiver"));
@@ -97,10 +110,7 @@ impl Setup {
         }
         command
             .env("LISTEN", "127.0.0.1:0")
-            .env(
-                "DATABASE_URL",
-                format!("sqlite://{}?mode=rwc", self.database().display()),
-            )
+            .env("DATABASE_URL", self.database.url())
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
         command
@@ -111,63 +121,86 @@ impl Setup {
         self.command().output().expect("the receiver runs")
     }
 
-    /// On a port that stays its own when the process is another one: outside of the range from which the system
-    /// takes ports for others.
+    /// On a port that stays its own when the process is another one.
     pub(crate) fn on_own_port(self) -> Self {
-        let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-        let port = (0..100)
-            .map(|_| fastrand::u16(20_000..32_000))
-            .find(free)
-            .expect("a free port");
-        self.set("LISTEN", &format!("127.0.0.1:{port}"))
+        let address = own_address();
+        self.set("LISTEN", &address)
     }
 
     #[track_caller]
     pub(crate) fn start(self) -> Receiver {
-        let mut receiver = self
-            .spawn("receiver.log", &[])
-            .expect("the receiver starts");
-        receiver.setup = Some(self);
-        receiver
+        spawn(Arc::new(self), "receiver.log", Vec::new()).expect("the receiver starts")
     }
 
-    fn spawn(&self, log: &str, args: &[&str]) -> io::Result<Receiver> {
-        let log = self.directory.file(log);
-        let appended = File::options().create(true).append(true).open(&log)?;
-        let mut child = self
-            .command()
-            .args(args)
-            .stdout(Stdio::piped())
-            .stderr(appended)
-            .spawn()?;
-        let out = BufReader::new(child.stdout.take().expect("it is piped"));
-        let (send, lines) = mpsc::channel();
-        thread::spawn(move || {
-            for line in out.lines().map_while(Result::ok) {
-                // Nobody may be left to read it; the pipe must be emptied all the same.
-                let _ = send.send(line);
-            }
-        });
-        let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
-        let mut receiver = Receiver {
-            child,
-            address: unspecified,
-            lines,
-            log,
-            setup: None,
-        };
-        let Ok(first) = receiver.lines.recv_timeout(LIMIT) else {
-            return Err(io::Error::other(format!(
-                "no first line; it logged: {}",
-                receiver.log()
-            )));
-        };
-        let address = first
-            .strip_prefix("listening on http://")
-            .expect("the first line is the address");
-        receiver.address = address.parse().expect("an address");
-        Ok(receiver)
+    /// Two processes, one after the other, each on a port that stays its own.
+    #[track_caller]
+    pub(crate) fn start_two_apart(self) -> [Receiver; 2] {
+        let first = self.on_own_port().start();
+        let second = first.beside();
+        [first, second]
     }
+
+    /// Two processes that start at the same time.
+    #[track_caller]
+    pub(crate) fn start_two(self) -> [Receiver; 2] {
+        let setup = Arc::new(self);
+        let starting = ["receiver.log", "second.log"].map(|log| {
+            let setup = setup.clone();
+            thread::spawn(move || spawn(setup, log, Vec::new()))
+        });
+        starting.map(|one| one.join().expect("no panic").expect("a receiver starts"))
+    }
+}
+
+/// Outside of the range from which the system takes ports for others.
+fn own_address() -> String {
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let port = (0..100)
+        .map(|_| fastrand::u16(20_000..32_000))
+        .find(free)
+        .expect("a free port");
+    format!("127.0.0.1:{port}")
+}
+
+fn spawn(setup: Arc<Setup>, log: &'static str, args: Vec<String>) -> io::Result<Receiver> {
+    let appended = File::options()
+        .create(true)
+        .append(true)
+        .open(setup.directory.file(log))?;
+    let mut child = setup
+        .command()
+        .args(&args)
+        .stdout(Stdio::piped())
+        .stderr(appended)
+        .spawn()?;
+    let out = BufReader::new(child.stdout.take().expect("it is piped"));
+    let (send, lines) = mpsc::channel();
+    thread::spawn(move || {
+        for line in out.lines().map_while(Result::ok) {
+            // Nobody may be left to read it; the pipe must be emptied all the same.
+            let _ = send.send(line);
+        }
+    });
+    let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
+    let mut receiver = Receiver {
+        child,
+        address: unspecified,
+        lines,
+        log,
+        args,
+        setup: Some(setup),
+    };
+    let Ok(first) = receiver.lines.recv_timeout(LIMIT) else {
+        return Err(io::Error::other(format!(
+            "no first line; it logged: {}",
+            receiver.log()
+        )));
+    };
+    let address = first
+        .strip_prefix("listening on http://")
+        .expect("the first line is the address");
+    receiver.address = address.parse().expect("an address");
+    Ok(receiver)
 }
 
 impl Receiver {
@@ -241,29 +274,28 @@ impl Receiver {
     /// Waits until a handler's transaction is open.
     #[track_caller]
     pub(crate) fn wait_until_writing(&self) {
-        let database = self.database();
-        super::wait_until("a handler runs", || super::database::is_written(&database));
+        super::wait_until("a handler runs", || self.database().is_written());
     }
 
-    pub(crate) fn database(&self) -> PathBuf {
-        self.setup
-            .as_ref()
-            .expect("it was started with its setup")
-            .database()
+    fn setup(&self) -> &Arc<Setup> {
+        self.setup.as_ref().expect("it runs")
+    }
+
+    pub(crate) fn database(&self) -> &Database {
+        &self.setup().database
     }
 
     /// What it has logged so far.
     pub(crate) fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).expect("a log")
+        let log: PathBuf = self.setup().directory.file(self.log);
+        std::fs::read_to_string(log).expect("a log")
     }
 
-    /// One more process on the same database, on any port.
+    /// One more process on the same database, on a port of its own.
     #[track_caller]
     pub(crate) fn beside(&self) -> Self {
-        let setup = self.setup.as_ref().expect("it was started with its setup");
-        setup
-            .spawn("second.log", &["--listen", "127.0.0.1:0"])
-            .expect("the second receiver starts")
+        let args = vec!["--listen".to_owned(), own_address()];
+        spawn(self.setup().clone(), "second.log", args).expect("the second receiver starts")
     }
 
     /// A further line of standard output.
@@ -282,17 +314,13 @@ impl Receiver {
         assert!(status.success(), "{kill}");
     }
 
-    /// kill -9; what is left to start it again.
-    pub(crate) fn kill(mut self) -> Setup {
-        self.child.kill().expect("it is killed");
-        self.child.wait().expect("it is gone");
-        self.setup.take().expect("it was started with its setup")
-    }
-
     /// kill -9 and a new process on the same database.
     #[track_caller]
-    pub(crate) fn crash(self) -> Self {
-        self.kill().start()
+    pub(crate) fn crash(mut self) -> Self {
+        self.child.kill().expect("it is killed");
+        self.child.wait().expect("it is gone");
+        let (setup, args) = (self.setup().clone(), self.args.clone());
+        spawn(setup, self.log, args).expect("the receiver starts again")
     }
 
     #[track_caller]

@@ -3,6 +3,11 @@
 //! It lives in the database of the inbox, so that an entry and the mark that its event is applied are one commit.
 //! There is no key on the event id: that each is here once is the inbox's doing, and must be seen if it fails.
 
+#[cfg(feature = "mysql")]
+mod mysql;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "sqlite")]
 mod sqlite;
 
 use std::fmt;
@@ -61,7 +66,7 @@ impl fmt::Display for LedgerError {
     }
 }
 
-/// The ledger's part of a database. A further one is a file like [`sqlite`].
+/// The ledger's part of a database. A further one is a file like those beside this one.
 pub(crate) trait Ledger: Backend {
     /// Makes the tables, if they are not there.
     fn create(pool: &Pool<Self>) -> impl Future<Output = sqlx::Result<()>> + Send;
@@ -77,4 +82,23 @@ pub(crate) trait Ledger: Backend {
     /// An account, as of one moment.
     fn read(pool: &Pool<Self>, account: &str)
     -> impl Future<Output = sqlx::Result<Account>> + Send;
+}
+
+/// Out of the rows of one statement, which sees one moment. A transaction of two would be left open by a client that
+/// disconnects.
+fn account(
+    name: &str,
+    rows: impl Iterator<Item = sqlx::Result<(i64, Entry)>>,
+) -> sqlx::Result<Account> {
+    let mut account = Account {
+        account: name.to_owned(),
+        balance: 0,
+        entries: Vec::new(),
+    };
+    for row in rows {
+        let (balance, entry) = row?;
+        account.balance = balance;
+        account.entries.push(entry);
+    }
+    Ok(account)
 }

@@ -1,9 +1,9 @@
 //! The ledger on SQLite.
 
 use sqlx::sqlite::SqliteConnection;
-use sqlx::{Pool, Row, Sqlite};
+use sqlx::{Pool, Row as _, Sqlite};
 
-use super::{Account, Change, Entry, Ledger, LedgerError};
+use super::{Account, Change, Entry, Ledger, LedgerError, account};
 
 const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS ledger_account (
@@ -58,33 +58,24 @@ impl Ledger for Sqlite {
         Ok(balance)
     }
 
-    async fn read(pool: &Pool<Self>, account: &str) -> sqlx::Result<Account> {
-        // One statement sees one moment. A transaction of two would be left open by a client that disconnects.
+    async fn read(pool: &Pool<Self>, name: &str) -> sqlx::Result<Account> {
         let rows = sqlx::query(
             "SELECT a.balance, e.event_id, e.event_type, e.sequence, e.amount
              FROM ledger_account a JOIN ledger_entry e ON e.account = a.account
              WHERE a.account = ? ORDER BY e.position",
         )
-        .bind(account)
+        .bind(name)
         .fetch_all(pool)
         .await?;
-        let balance = rows
-            .first()
-            .map(|row| row.try_get(0))
-            .transpose()?
-            .unwrap_or(0);
-        let entries = rows.iter().map(|row| {
-            Ok(Entry {
+        let rows = rows.iter().map(|row| {
+            let entry = Entry {
                 event_id: row.try_get(1)?,
                 event_type: row.try_get(2)?,
                 sequence: row.try_get(3)?,
                 amount: row.try_get(4)?,
-            })
+            };
+            Ok((row.try_get(0)?, entry))
         });
-        Ok(Account {
-            account: account.to_owned(),
-            balance,
-            entries: entries.collect::<sqlx::Result<_>>()?,
-        })
+        account(name, rows)
     }
 }
