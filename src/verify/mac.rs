@@ -124,29 +124,37 @@ impl Tag {
     }
 }
 
-/// Whether any tag is the MAC of the message under this secret. The MAC is computed once and every tag is compared.
-pub(super) fn any_matches(
+/// Takes a message in its parts.
+pub(super) type Sink<'s> = dyn FnMut(&[u8]) + 's;
+
+/// Whether any tag is the MAC, under this secret, of the message that `feed` gives in its parts. The MAC is computed
+/// once and every tag is compared.
+pub(super) fn any_matches<E>(
     secret: &Secret,
     algorithm: Algorithm,
-    message: &[impl AsRef<[u8]>],
+    feed: impl FnOnce(&mut Sink<'_>) -> Result<(), E>,
     tags: &[Tag],
-) -> bool {
+) -> Result<bool, E> {
     match algorithm {
-        Algorithm::HmacSha256 => compare(secret.sha256(), message, tags),
-        Algorithm::HmacSha512 => compare(secret.sha512(), message, tags),
-        Algorithm::HmacSha1Legacy => compare(secret.sha1(), message, tags),
+        Algorithm::HmacSha256 => compare(secret.sha256(), feed, tags),
+        Algorithm::HmacSha512 => compare(secret.sha512(), feed, tags),
+        Algorithm::HmacSha1Legacy => compare(secret.sha1(), feed, tags),
     }
 }
 
-fn compare<M: Mac + Clone>(key: &M, message: &[impl AsRef<[u8]>], tags: &[Tag]) -> bool {
+fn compare<M: Mac + Clone, E>(
+    key: &M,
+    feed: impl FnOnce(&mut Sink<'_>) -> Result<(), E>,
+    tags: &[Tag],
+) -> Result<bool, E> {
     let mut mac = key.clone();
-    message.iter().for_each(|part| mac.update(part.as_ref()));
+    feed(&mut |part| mac.update(part))?;
     let computed = mac.finalize();
-    tags.iter().fold(false, |found, tag| {
+    Ok(tags.iter().fold(false, |found, tag| {
         let equal = <&Output<M>>::try_from(&tag.bytes[..tag.len])
             .is_ok_and(|received| computed == CtOutput::<M>::from(received));
         found | equal
-    })
+    }))
 }
 
 #[cfg(test)]
@@ -168,6 +176,20 @@ mod tests {
         );
         assert!(decode(&"A".repeat(44)).is_none(), "33 bytes");
         assert!(decode("").is_none());
+    }
+
+    /// Every byte, in either place of a pair, decodes as the `hex` crate has it.
+    #[test]
+    fn hex_digits() {
+        for byte in 0..=u8::MAX {
+            for place in 0..2 {
+                let mut text = [b'0'; 64];
+                text[31 + place] = byte;
+                let mut decoded = [0; 32];
+                let ours = decode_hex(&text, &mut decoded).map(|()| decoded.to_vec());
+                assert_eq!(ours, hex::decode(text).ok(), "{byte} at {place}");
+            }
+        }
     }
 
     #[test]
