@@ -128,6 +128,26 @@ impl Head {
         }
     }
 
+    /// How many candidates the headers have that are of the right form and length; at most 16 are looked at. For HMAC
+    /// schemes with signatures in headers; 0 for others.
+    pub fn candidates(&self) -> usize {
+        self.found.tags.len()
+    }
+
+    /// What must have been signed, for people who look for the difference; `None` for schemes in code.
+    ///
+    /// # Errors
+    /// The message cannot be put together: a part of it is not there.
+    pub fn signed_message(&self, request: &RequestView<'_>) -> Result<Option<Vec<u8>>, Refusal> {
+        let Kind::Hmac(hmac) = &self.scheme.kind else {
+            return Ok(None);
+        };
+        let mut message = Vec::new();
+        let copy = &mut |part: &[u8]| message.extend_from_slice(part);
+        hmac.message(&self.found, request, copy)?;
+        Ok(Some(message))
+    }
+
     /// SHA-256 of the signed message: equal for a captured delivery that is sent again, different for an equal body
     /// that was signed at another time (§6.7).
     ///

@@ -222,8 +222,11 @@ mod elsewhere {
         assert_eq!(secrets.snapshot().unwrap_err(), SecretError::NotAvailable);
         assert!(secrets.active().is_empty());
         assert_eq!(log.lines("deliveries get 503"), 1);
+        let problem = secrets.problem().unwrap();
+        assert!(problem.starts_with("the file cannot be read"), "{problem}");
         dir.replace("a");
         within_a_second(|| secrets.snapshot().is_ok()).await;
+        assert_eq!(secrets.problem(), None);
     }
 
     /// The task ends with the last handle.
