@@ -75,8 +75,13 @@ pub(super) fn scan<'h>(
         };
         if let Some(candidate) = candidate.filter(|_| picked < MOST) {
             picked += 1;
-            if let Some(tag) = hmac.encoding.decode(hmac.algorithm, candidate) {
-                tags.push(tag);
+            tags.push(Tag::empty(hmac.algorithm));
+            let tag = tags.last_mut();
+            if tag
+                .and_then(|tag| hmac.encoding.decode(candidate, tag))
+                .is_none()
+            {
+                tags.pop();
             }
         }
     }

@@ -54,18 +54,11 @@ impl Encoding {
         }
     }
 
-    /// Reads a candidate; `None` unless it decodes to exactly the MAC's length.
-    pub(super) fn decode(self, algorithm: Algorithm, text: &str) -> Option<Tag> {
-        let len = algorithm.len();
+    /// Reads a candidate, in place; `None`, and anything in `tag`, unless it decodes to exactly the MAC's length.
+    pub(super) fn decode(self, text: &str, tag: &mut Tag) -> Option<()> {
+        let len = tag.len;
         match self {
-            Self::Hex => {
-                let mut tag = Tag {
-                    bytes: [0; 64],
-                    len,
-                };
-                decode_hex(text.as_bytes(), &mut tag.bytes[..len])?;
-                Some(tag)
-            }
+            Self::Hex => decode_hex(text.as_bytes(), &mut tag.bytes[..len]),
             Self::Base64 => {
                 // Checked first: nothing longer than a MAC is decoded.
                 if text.len() != len.div_ceil(3) * 4 {
@@ -74,7 +67,7 @@ impl Encoding {
                 // 64 bytes need 88 characters, and those may decode to 66 bytes.
                 let mut buffer = [0; 66];
                 let written = STANDARD.decode_slice(text, &mut buffer).ok()?;
-                Tag::new(algorithm, &buffer[..written])
+                (written == len).then(|| tag.bytes[..len].copy_from_slice(&buffer[..len]))
             }
         }
     }
@@ -114,13 +107,18 @@ pub(super) struct Tag {
 }
 
 impl Tag {
+    /// Of this algorithm's length, to be decoded into.
+    pub(super) fn empty(algorithm: Algorithm) -> Self {
+        Self {
+            bytes: [0; 64],
+            len: algorithm.len(),
+        }
+    }
+
     pub(super) fn new(algorithm: Algorithm, mac: &[u8]) -> Option<Self> {
-        let mut bytes = [0; 64];
-        (mac.len() == algorithm.len()).then(|| bytes[..mac.len()].copy_from_slice(mac))?;
-        Some(Self {
-            bytes,
-            len: mac.len(),
-        })
+        let mut tag = Self::empty(algorithm);
+        (mac.len() == tag.len).then(|| tag.bytes[..mac.len()].copy_from_slice(mac))?;
+        Some(tag)
     }
 }
 
@@ -165,7 +163,8 @@ mod tests {
     fn base64_must_be_canonical_and_of_the_exact_length() {
         let mac = [7u8; 32];
         let text = Encoding::Base64.encode(&mac);
-        let decode = |text: &str| Encoding::Base64.decode(Algorithm::HmacSha256, text);
+        let decode =
+            |text: &str| Encoding::Base64.decode(text, &mut Tag::empty(Algorithm::HmacSha256));
         assert!(decode(&text).is_some());
         assert!(decode(text.trim_end_matches('=')).is_none(), "no padding");
         let mut loose = text.clone().into_bytes();
@@ -194,7 +193,8 @@ mod tests {
 
     #[test]
     fn hex_of_either_case_and_of_the_exact_length() {
-        let decode = |text: &str| Encoding::Hex.decode(Algorithm::HmacSha1Legacy, text);
+        let decode =
+            |text: &str| Encoding::Hex.decode(text, &mut Tag::empty(Algorithm::HmacSha1Legacy));
         assert!(decode(&"aB".repeat(20)).is_some());
         for wrong in [
             "",
