@@ -88,7 +88,7 @@ async fn status(layer: VerifyLayer, request: Request<Full<Bytes>>) -> StatusCode
 /// In front of a plain tower service, with `Full<Bytes>` in and out.
 #[tokio::test]
 async fn a_plain_tower_service() {
-    let request = signed("old", |body| Full::from(body));
+    let request = signed("old", Full::from);
     let response = layer()
         .layer(echo())
         .oneshot(request)
@@ -101,30 +101,23 @@ async fn a_plain_tower_service() {
         .expect("read")
         .to_bytes();
     assert_eq!(body, [b"secret-2 ", BODY].concat());
-    assert_eq!(
-        status(layer(), signed("other", |body| Full::from(body))).await,
-        401
-    );
+    assert_eq!(status(layer(), signed("other", Full::from)).await, 401);
     assert_eq!(status(layer(), Request::new(Full::from(BODY))).await, 401);
-    let mut changed = signed("new", |body| Full::from(body));
+    let mut changed = signed("new", Full::from);
     *changed.body_mut() = Full::from("{}");
     assert_eq!(status(layer(), changed).await, 401);
     let ago = |seconds| Timestamp::from_secs(SystemClock.now().as_secs() - seconds);
     assert_eq!(
-        status(layer(), signed_at("new", ago(290), |body| Full::from(body))).await,
+        status(layer(), signed_at("new", ago(290), Full::from)).await,
         200
     );
     assert_eq!(
-        status(layer(), signed_at("new", ago(310), |body| Full::from(body))).await,
+        status(layer(), signed_at("new", ago(310), Full::from)).await,
         401
     );
     let unlimited = layer().with_tolerance(Tolerance::insecure_unlimited());
     assert_eq!(
-        status(
-            unlimited,
-            signed_at("new", ago(310), |body| Full::from(body))
-        )
-        .await,
+        status(unlimited, signed_at("new", ago(310), Full::from)).await,
         200
     );
 }
@@ -138,14 +131,14 @@ async fn axum_routes() {
     let app = Router::new().route("/", post(handler)).layer(layer());
     let response = app
         .clone()
-        .oneshot(signed("new", |body| Body::from(body)))
+        .oneshot(signed("new", Body::from))
         .await
         .expect("an answer");
     assert_eq!(response.status(), 200);
     let body = to_bytes(response.into_body(), 1_000).await.expect("read");
     assert_eq!(body, format!("secret-1 {}", BODY.len()));
     let response = app
-        .oneshot(signed("other", |body| Body::from(body)))
+        .oneshot(signed("other", Body::from))
         .await
         .expect("an answer");
     assert_eq!(response.status(), 401);
@@ -182,7 +175,7 @@ impl From<Bytes> for Stuck {
 /// §2.1: the limits of the inbox's door.
 #[tokio::test(start_paused = true)]
 async fn limits_of_the_body() {
-    let full = |body: &'static [u8]| Full::from(body);
+    let full = |body| Full::from(body);
     assert_eq!(
         status(layer().with_body_limit(BODY.len()), signed("new", full)).await,
         200
@@ -224,11 +217,7 @@ async fn secrets_that_come_later() {
     let secrets = Secrets::from_provider(provider, Refresh::default());
     let layer = VerifyLayer::new(Preset::STRIPE.scheme(), secrets.clone());
     let service = layer.layer(echo());
-    let send = || {
-        service
-            .clone()
-            .oneshot(signed("new", |body| Full::from(body)))
-    };
+    let send = || service.clone().oneshot(signed("new", Full::from));
     let response = send().await.expect("an answer");
     assert_eq!(response.status(), 503);
     assert!(response.headers().contains_key("retry-after"));
@@ -249,7 +238,7 @@ fn a_url_that_is_missing() {
 /// Any method: whether it is one that the producer uses is the router's business.
 #[tokio::test]
 async fn other_methods() {
-    let mut request = signed("new", |body| Full::from(body));
+    let mut request = signed("new", Full::from);
     *request.method_mut() = Method::PUT;
     assert_eq!(status(layer(), request).await, 200);
 }
@@ -291,7 +280,7 @@ mod inbox {
         let handler = post(|| async { StatusCode::NO_CONTENT });
         let app = inbox.mount("billing", Router::new().route("/", handler));
         let send = async |secret: &str| {
-            let request = signed(secret, |body| Body::from(body));
+            let request = signed(secret, Body::from);
             app.clone()
                 .oneshot(request)
                 .await

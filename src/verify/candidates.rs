@@ -1,6 +1,7 @@
 //! From header values to candidate MACs.
 
 use http::HeaderMap;
+use smallvec::SmallVec;
 
 use super::head::{ascii, single};
 use super::mac::Tag;
@@ -10,13 +11,15 @@ use super::scheme::{Hmac, Pick, SignatureAt, TimestampAt, is_numbered};
 /// How many candidates are looked at (§6.4): more than any rotation needs, and a bound on the work.
 pub(super) const MOST: usize = 16;
 
+/// The candidates of one delivery: two while a secret is rotated, rarely more.
+pub(super) type Tags = SmallVec<[Tag; 2]>;
+/// The values of the headers that they are in.
+type Values<'h> = SmallVec<[&'h str; 2]>;
+
 /// The values in which candidates are. Empty only for candidates in the body.
-pub(super) fn values<'h>(
-    at: &SignatureAt,
-    headers: &'h HeaderMap,
-) -> Result<Vec<&'h str>, Refusal> {
-    let values: Vec<&str> = match at {
-        SignatureAt::Json(_) => return Ok(Vec::new()),
+pub(super) fn values<'h>(at: &SignatureAt, headers: &'h HeaderMap) -> Result<Values<'h>, Refusal> {
+    let values: Values<'_> = match at {
+        SignatureAt::Json(_) => return Ok(Values::new()),
         SignatureAt::Header(name) => single(headers, name)?.into_iter().collect(),
         SignatureAt::RepeatableHeader(name) => headers
             .get_all(name)
@@ -44,38 +47,42 @@ pub(super) fn values<'h>(
     Ok(values)
 }
 
-/// What the values contain.
-pub(super) struct Scan<'h> {
-    /// The candidates that have the form and the exact length of a MAC, one at least.
-    pub(super) tags: Vec<Tag>,
-    /// The field with the timestamp, if the scheme has it there.
-    pub(super) timestamp: Option<&'h str>,
-}
-
-/// Goes through the values once. Broken candidates beside a good one do not spoil it; a second timestamp does.
-pub(super) fn scan<'h>(hmac: &Hmac, values: &[&'h str]) -> Result<Scan<'h>, Refusal> {
+/// Goes through the values once: puts the candidates that have the form and the exact length of a MAC, one at least,
+/// into `tags`, and gives the timestamp if the scheme has it there. Broken candidates beside a good one do not spoil
+/// it; a second timestamp does.
+pub(super) fn scan<'h>(
+    hmac: &Hmac,
+    values: &[&'h str],
+    tags: &mut Tags,
+) -> Result<Option<&'h str>, Refusal> {
     let field = match &hmac.timestamp {
         Some((TimestampAt::Field(name), _)) => Some(&**name),
         _ => None,
     };
-    let (mut tags, mut timestamp, mut picked, mut repeated) = (Vec::new(), None, 0, false);
+    let (mut timestamp, mut picked, mut repeated) = (None, 0, false);
     for item in values.iter().flat_map(|value| items(hmac, value)) {
         let candidate = match &hmac.pick {
             Pick::Bare => Some(item),
             Pick::Prefix(prefix) => item.strip_prefix(&**prefix),
             Pick::OptionalPrefix(prefix) => Some(item.strip_prefix(&**prefix).unwrap_or(item)),
             Pick::Field { separator, name } => {
-                item.split_once(*separator).and_then(|(key, value)| {
-                    if field == Some(key) {
-                        repeated |= timestamp.replace(value).is_some();
-                    }
-                    (key == name).then_some(value)
-                })
+                let value_of = |name: &str| item.strip_prefix(name)?.strip_prefix(*separator);
+                if let Some(value) = field.and_then(value_of) {
+                    repeated |= timestamp.replace(value).is_some();
+                }
+                value_of(name)
             }
         };
         if let Some(candidate) = candidate.filter(|_| picked < MOST) {
             picked += 1;
-            tags.extend(hmac.encoding.decode(hmac.algorithm, candidate));
+            tags.push(Tag::empty(hmac.algorithm));
+            let tag = tags.last_mut();
+            if tag
+                .and_then(|tag| hmac.encoding.decode(candidate, tag))
+                .is_none()
+            {
+                tags.pop();
+            }
         }
     }
     let refuse = |kind, detail: String| {
@@ -100,7 +107,7 @@ pub(super) fn scan<'h>(hmac: &Hmac, values: &[&'h str]) -> Result<Scan<'h>, Refu
             RefusalKind::MissingTimestamp,
             format!("no timestamp field {name}"),
         ),
-        _ => Ok(Scan { tags, timestamp }),
+        _ => Ok(timestamp),
     }
 }
 
@@ -108,7 +115,9 @@ fn items<'v>(hmac: &Hmac, value: &'v str) -> impl Iterator<Item = &'v str> + use
     let (split, trim) = (hmac.split, hmac.trim);
     // Without a separator: a character that no header value contains.
     value.split(split.unwrap_or('\0')).map(move |item| {
-        if trim {
+        // Looked at first: there rarely is one.
+        let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+        if trim && (blank(item.as_bytes().first()) || blank(item.as_bytes().last())) {
             item.trim_matches([' ', '\t'])
         } else {
             item

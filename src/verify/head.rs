@@ -4,10 +4,11 @@ use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName};
 use sha2::{Digest as _, Sha256};
+use smallvec::SmallVec;
 
-use super::candidates;
+use super::candidates::{self, Tags};
 use super::json::{self, JsonPath, Members};
-use super::mac::{self, Tag};
+use super::mac::{self, Sink};
 use super::refusal::{Refusal, RefusalKind};
 use super::scheme::{Hmac, Kind, Part, Scheme, SignatureAt, TimestampAt};
 use super::secret::Secret;
@@ -31,11 +32,15 @@ pub struct Head {
 /// What the headers of an HMAC scheme say.
 #[derive(Clone, Default)]
 pub(super) struct Found {
-    pub(super) tags: Vec<Tag>,
-    pub(super) timestamp: Option<String>,
+    pub(super) tags: Tags,
+    /// As received.
+    pub(super) timestamp: Option<ShortText>,
     pub(super) signed_at: Option<Timestamp>,
     pub(super) id: Option<String>,
 }
+
+/// Long enough for every honest timestamp; a longer one is allocated.
+pub(super) type ShortText = SmallVec<[u8; 40]>;
 
 impl Scheme {
     /// The first step, before the body is read: that the signature headers are there once, are ASCII and have at
@@ -75,6 +80,11 @@ impl Scheme {
         now: Timestamp,
         tolerance: &Tolerance,
     ) -> Result<Verified, Refusal> {
+        // Data needs no `Head` in between, which would have to outlive the reading of a body.
+        if let Kind::Hmac(hmac) = &self.kind {
+            let found = hmac.check_head(request.headers, now, tolerance)?;
+            return hmac.verify(&found, request, secrets, now, tolerance);
+        }
         self.check_head(request.headers, now, tolerance)?
             .verify(request, secrets)
     }
@@ -118,6 +128,26 @@ impl Head {
         }
     }
 
+    /// How many candidates the headers have that are of the right form and length; at most 16 are looked at. For HMAC
+    /// schemes with signatures in headers; 0 for others.
+    pub fn candidates(&self) -> usize {
+        self.found.tags.len()
+    }
+
+    /// What must have been signed, for people who look for the difference; `None` for schemes in code.
+    ///
+    /// # Errors
+    /// The message cannot be put together: a part of it is not there.
+    pub fn signed_message(&self, request: &RequestView<'_>) -> Result<Option<Vec<u8>>, Refusal> {
+        let Kind::Hmac(hmac) = &self.scheme.kind else {
+            return Ok(None);
+        };
+        let mut message = Vec::new();
+        let copy = &mut |part: &[u8]| message.extend_from_slice(part);
+        hmac.message(&self.found, request, copy)?;
+        Ok(Some(message))
+    }
+
     /// SHA-256 of the signed message: equal for a captured delivery that is sent again, different for an equal body
     /// that was signed at another time (§6.7).
     ///
@@ -127,9 +157,7 @@ impl Head {
         match &self.scheme.kind {
             Kind::Hmac(hmac) => {
                 let mut digest = Sha256::new();
-                hmac.message(&self.found, request)?
-                    .iter()
-                    .for_each(|part| digest.update(part));
+                hmac.message(&self.found, request, &mut |part| digest.update(part))?;
                 Ok(digest.finalize().into())
             }
             Kind::Custom(custom) => Ok(custom.signed_digest(request)),
@@ -159,8 +187,7 @@ impl Hmac {
         let mut found = Found::default();
         let mut field = None;
         if !matches!(self.at, SignatureAt::Json(_)) {
-            let scan = candidates::scan(self, &values)?;
-            (found.tags, field) = (scan.tags, scan.timestamp);
+            field = candidates::scan(self, &values, &mut found.tags)?;
         }
         let received = match &self.timestamp {
             None | Some((TimestampAt::Json(_), _)) => None,
@@ -178,7 +205,7 @@ impl Hmac {
         if let Some((text, unit)) = received {
             let time = SignedTime::parse(unit, text)?;
             time.check(now, tolerance)?;
-            found.timestamp = Some(text.to_owned());
+            found.timestamp = Some(ShortText::from_slice(text.as_bytes()));
             found.signed_at = Some(time.at);
         }
         if let Some(at) = &self.id {
@@ -227,25 +254,28 @@ impl Hmac {
                     )
                 };
                 let value = body_text(request.body, path)?.ok_or_else(missing)?;
-                Some(candidates::scan(self, &[&value])?.tags)
+                let mut tags = Tags::new();
+                candidates::scan(self, &[&value], &mut tags)?;
+                Some(tags)
             }
             _ => None,
         };
         let tags = from_body.as_ref().unwrap_or(&found.tags);
-        let message = self.message(found, request)?;
-        let mut outside = None;
-        let secret = secrets.iter().find(|secret| {
-            if !mac::any_matches(secret, self.algorithm, &message, tags) {
-                return false;
+        let (mut by, mut outside) = (None, None);
+        for secret in secrets.iter() {
+            let feed = |sink: &mut Sink<'_>| self.message(found, request, sink);
+            if mac::any_matches(secret, self.algorithm, feed, tags)? {
+                if secret.counts_at(now) {
+                    by = Some(secret);
+                    break;
+                }
+                outside = Some(secret);
             }
-            let counts = secret.counts_at(now);
-            if !counts {
-                outside = Some(outside_window(secret, now));
-            }
-            counts
-        });
-        let secret =
-            secret.ok_or_else(|| outside.unwrap_or_else(|| no_match(tags.len(), secrets)))?;
+        }
+        let secret = by.ok_or_else(|| match outside {
+            Some(secret) => outside_window(secret, now),
+            None => no_match(tags.len(), secrets),
+        })?;
         let mut signed_at = found.signed_at;
         if let Some((TimestampAt::Json(path), unit)) = &self.timestamp {
             let missing = || {
@@ -266,28 +296,27 @@ impl Hmac {
         })
     }
 
-    /// The signed message in its parts; the body is not copied.
-    pub(super) fn message<'r>(
-        &'r self,
-        found: &'r Found,
-        request: &RequestView<'r>,
-    ) -> Result<Vec<Cow<'r, [u8]>>, Refusal> {
-        let part = |part: &'r Part| -> Result<Cow<'r, [u8]>, Refusal> {
-            Ok(match part {
-                Part::Literal(text) => Cow::Borrowed(text.as_bytes()),
-                Part::Id => Cow::Borrowed(found.id.as_deref().unwrap_or_default().as_bytes()),
-                Part::Timestamp => {
-                    Cow::Borrowed(found.timestamp.as_deref().unwrap_or_default().as_bytes())
-                }
-                Part::Body => Cow::Borrowed(request.body),
+    /// Gives the signed message in its parts; nothing is copied.
+    pub(super) fn message(
+        &self,
+        found: &Found,
+        request: &RequestView<'_>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), Refusal> {
+        for part in &self.template {
+            match part {
+                Part::Literal(text) => sink(text.as_bytes()),
+                Part::Id => sink(found.id.as_deref().unwrap_or_default().as_bytes()),
+                Part::Timestamp => sink(found.timestamp.as_deref().unwrap_or_default()),
+                Part::Body => sink(request.body),
                 Part::Url => match request.url {
-                    Some(url) if !url.is_empty() => Cow::Borrowed(url.as_bytes()),
+                    Some(url) if !url.is_empty() => sink(url.as_bytes()),
                     _ => {
                         let detail = "the scheme signs the URL as the producer has it, and the source has none configured";
                         return Err(Refusal::new(RefusalKind::NoUrl, detail));
                     }
                 },
-                Part::Method => Cow::Borrowed(request.method.as_str().as_bytes()),
+                Part::Method => sink(request.method.as_str().as_bytes()),
                 Part::Header(name) => {
                     let missing = || {
                         Refusal::new(
@@ -295,11 +324,8 @@ impl Hmac {
                             format!("signed header {name} is missing"),
                         )
                     };
-                    Cow::Borrowed(
-                        single(request.headers, name)?
-                            .ok_or_else(missing)?
-                            .as_bytes(),
-                    )
+                    let value = single(request.headers, name)?.ok_or_else(missing)?;
+                    sink(value.as_bytes());
                 }
                 Part::Json(path) => {
                     let missing = || {
@@ -308,14 +334,12 @@ impl Hmac {
                             format!("the body has no signed text at {path}"),
                         )
                     };
-                    match body_text(request.body, path)?.ok_or_else(missing)? {
-                        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
-                        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
-                    }
+                    let text = body_text(request.body, path)?.ok_or_else(missing)?;
+                    sink(text.as_bytes());
                 }
-            })
-        };
-        self.template.iter().map(part).collect()
+            }
+        }
+        Ok(())
     }
 }
 
@@ -361,9 +385,10 @@ pub(super) fn ascii<'h>(
     name: &HeaderName,
     value: &'h http::HeaderValue,
 ) -> Result<&'h str, Refusal> {
-    value
-        .to_str()
-        .map_err(|_| Refusal::new(RefusalKind::NotAscii, format!("header {name} is not ASCII")))
+    let bytes = value.as_bytes();
+    // Control characters, which a header's value cannot have, aside: what `to_str` does, at a fraction of its time.
+    let text = std::str::from_utf8(bytes).ok().filter(|_| bytes.is_ascii());
+    text.ok_or_else(|| Refusal::new(RefusalKind::NotAscii, format!("header {name} is not ASCII")))
 }
 
 /// The text of a string, or the digits of a number.

@@ -54,18 +54,11 @@ impl Encoding {
         }
     }
 
-    /// Reads a candidate; `None` unless it decodes to exactly the MAC's length.
-    pub(super) fn decode(self, algorithm: Algorithm, text: &str) -> Option<Tag> {
-        let len = algorithm.len();
+    /// Reads a candidate, in place; `None`, and anything in `tag`, unless it decodes to exactly the MAC's length.
+    pub(super) fn decode(self, text: &str, tag: &mut Tag) -> Option<()> {
+        let len = tag.len;
         match self {
-            Self::Hex => {
-                let mut tag = Tag {
-                    bytes: [0; 64],
-                    len,
-                };
-                decode_hex(text.as_bytes(), &mut tag.bytes[..len])?;
-                Some(tag)
-            }
+            Self::Hex => decode_hex(text.as_bytes(), &mut tag.bytes[..len]),
             Self::Base64 => {
                 // Checked first: nothing longer than a MAC is decoded.
                 if text.len() != len.div_ceil(3) * 4 {
@@ -74,7 +67,7 @@ impl Encoding {
                 // 64 bytes need 88 characters, and those may decode to 66 bytes.
                 let mut buffer = [0; 66];
                 let written = STANDARD.decode_slice(text, &mut buffer).ok()?;
-                Tag::new(algorithm, &buffer[..written])
+                (written == len).then(|| tag.bytes[..len].copy_from_slice(&buffer[..len]))
             }
         }
     }
@@ -114,39 +107,52 @@ pub(super) struct Tag {
 }
 
 impl Tag {
+    /// Of this algorithm's length, to be decoded into.
+    pub(super) fn empty(algorithm: Algorithm) -> Self {
+        Self {
+            bytes: [0; 64],
+            len: algorithm.len(),
+        }
+    }
+
     pub(super) fn new(algorithm: Algorithm, mac: &[u8]) -> Option<Self> {
-        let mut bytes = [0; 64];
-        (mac.len() == algorithm.len()).then(|| bytes[..mac.len()].copy_from_slice(mac))?;
-        Some(Self {
-            bytes,
-            len: mac.len(),
-        })
+        let mut tag = Self::empty(algorithm);
+        (mac.len() == tag.len).then(|| tag.bytes[..mac.len()].copy_from_slice(mac))?;
+        Some(tag)
     }
 }
 
-/// Whether any tag is the MAC of the message under this secret. The MAC is computed once and every tag is compared.
-pub(super) fn any_matches(
+/// Takes a message in its parts.
+pub(super) type Sink<'s> = dyn FnMut(&[u8]) + 's;
+
+/// Whether any tag is the MAC, under this secret, of the message that `feed` gives in its parts. The MAC is computed
+/// once and every tag is compared.
+pub(super) fn any_matches<E>(
     secret: &Secret,
     algorithm: Algorithm,
-    message: &[impl AsRef<[u8]>],
+    feed: impl FnOnce(&mut Sink<'_>) -> Result<(), E>,
     tags: &[Tag],
-) -> bool {
+) -> Result<bool, E> {
     match algorithm {
-        Algorithm::HmacSha256 => compare(secret.sha256(), message, tags),
-        Algorithm::HmacSha512 => compare(secret.sha512(), message, tags),
-        Algorithm::HmacSha1Legacy => compare(secret.sha1(), message, tags),
+        Algorithm::HmacSha256 => compare(secret.sha256(), feed, tags),
+        Algorithm::HmacSha512 => compare(secret.sha512(), feed, tags),
+        Algorithm::HmacSha1Legacy => compare(secret.sha1(), feed, tags),
     }
 }
 
-fn compare<M: Mac + Clone>(key: &M, message: &[impl AsRef<[u8]>], tags: &[Tag]) -> bool {
+fn compare<M: Mac + Clone, E>(
+    key: &M,
+    feed: impl FnOnce(&mut Sink<'_>) -> Result<(), E>,
+    tags: &[Tag],
+) -> Result<bool, E> {
     let mut mac = key.clone();
-    message.iter().for_each(|part| mac.update(part.as_ref()));
+    feed(&mut |part| mac.update(part))?;
     let computed = mac.finalize();
-    tags.iter().fold(false, |found, tag| {
+    Ok(tags.iter().fold(false, |found, tag| {
         let equal = <&Output<M>>::try_from(&tag.bytes[..tag.len])
             .is_ok_and(|received| computed == CtOutput::<M>::from(received));
         found | equal
-    })
+    }))
 }
 
 #[cfg(test)]
@@ -157,7 +163,8 @@ mod tests {
     fn base64_must_be_canonical_and_of_the_exact_length() {
         let mac = [7u8; 32];
         let text = Encoding::Base64.encode(&mac);
-        let decode = |text: &str| Encoding::Base64.decode(Algorithm::HmacSha256, text);
+        let decode =
+            |text: &str| Encoding::Base64.decode(text, &mut Tag::empty(Algorithm::HmacSha256));
         assert!(decode(&text).is_some());
         assert!(decode(text.trim_end_matches('=')).is_none(), "no padding");
         let mut loose = text.clone().into_bytes();
@@ -170,9 +177,24 @@ mod tests {
         assert!(decode("").is_none());
     }
 
+    /// Every byte, in either place of a pair, decodes as the `hex` crate has it.
+    #[test]
+    fn hex_digits() {
+        for byte in 0..=u8::MAX {
+            for place in 0..2 {
+                let mut text = [b'0'; 64];
+                text[31 + place] = byte;
+                let mut decoded = [0; 32];
+                let ours = decode_hex(&text, &mut decoded).map(|()| decoded.to_vec());
+                assert_eq!(ours, hex::decode(text).ok(), "{byte} at {place}");
+            }
+        }
+    }
+
     #[test]
     fn hex_of_either_case_and_of_the_exact_length() {
-        let decode = |text: &str| Encoding::Hex.decode(Algorithm::HmacSha1Legacy, text);
+        let decode =
+            |text: &str| Encoding::Hex.decode(text, &mut Tag::empty(Algorithm::HmacSha1Legacy));
         assert!(decode(&"aB".repeat(20)).is_some());
         for wrong in [
             "",

@@ -1,5 +1,6 @@
 //! One signing secret: how its text becomes key bytes, its label, and its prepared MAC keys.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -10,7 +11,7 @@ use sha1::Sha1;
 use sha2::{Sha256, Sha512};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use super::mac::Algorithm;
+use super::mac::{self, Algorithm, Sink, Tag};
 use crate::clock::Timestamp;
 
 /// How the text of a secret becomes the bytes of the key.
@@ -86,6 +87,11 @@ impl std::error::Error for SecretError {}
 /// One signing secret. Cheap to clone; wiped from memory when the last clone is dropped; never printed.
 #[derive(Clone)]
 pub struct Secret {
+    inner: Arc<Inner>,
+}
+
+#[derive(Clone)]
+struct Inner {
     label: Option<Arc<str>>,
     key: Arc<Key>,
     not_before: Option<Timestamp>,
@@ -162,49 +168,52 @@ impl Secret {
             sha512: OnceLock::new(),
             sha1: OnceLock::new(),
         };
-        Ok(Self {
+        let inner = Inner {
             label: None,
             key: Arc::new(key),
             not_before: None,
             not_after: None,
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
         })
     }
 
     /// Names the secret for logs and metrics. Without a name, [`Secrets`](super::Secrets) gives it a number.
     #[must_use]
     pub fn labelled(mut self, label: impl Into<Arc<str>>) -> Self {
-        self.label = Some(label.into());
+        Arc::make_mut(&mut self.inner).label = Some(label.into());
         self
     }
 
     /// Before this time a signature by it does not count. Default: it counts from the beginning.
     #[must_use]
     pub fn not_before(mut self, from: Timestamp) -> Self {
-        self.not_before = Some(from);
+        Arc::make_mut(&mut self.inner).not_before = Some(from);
         self
     }
 
     /// After this time a signature by it does not count. Default: it counts until it is revoked.
     #[must_use]
     pub fn not_after(mut self, until: Timestamp) -> Self {
-        self.not_after = Some(until);
+        Arc::make_mut(&mut self.inner).not_after = Some(until);
         self
     }
 
     /// The times between which it counts, both included.
     pub fn window(&self) -> (Option<Timestamp>, Option<Timestamp>) {
-        (self.not_before, self.not_after)
+        (self.inner.not_before, self.inner.not_after)
     }
 
     /// Whether a signature by it counts at this time.
     pub fn counts_at(&self, now: Timestamp) -> bool {
-        self.not_before.is_none_or(|from| from <= now)
-            && self.not_after.is_none_or(|until| now <= until)
+        let (from, until) = self.window();
+        from.is_none_or(|from| from <= now) && until.is_none_or(|until| now <= until)
     }
 
     /// The label; `unnamed` if it has none yet.
     pub fn label(&self) -> &str {
-        self.label.as_deref().unwrap_or("unnamed")
+        self.inner.label.as_deref().unwrap_or("unnamed")
     }
 
     /// The MAC of the concatenated `parts`, for senders and for answers that prove the secret.
@@ -226,54 +235,62 @@ impl Secret {
 
     /// Whether `mac` is the MAC of the concatenated `parts`, compared in constant time; a MAC of another length never is.
     pub fn verifies(&self, algorithm: Algorithm, parts: &[&[u8]], mac: &[u8]) -> bool {
-        super::mac::Tag::new(algorithm, mac).is_some_and(|tag| {
-            super::mac::any_matches(self, algorithm, parts, std::slice::from_ref(&tag))
-        })
+        let Some(tag) = Tag::new(algorithm, mac) else {
+            return false;
+        };
+        let feed = |sink: &mut Sink<'_>| {
+            parts.iter().for_each(|part| sink(part));
+            Ok::<_, Infallible>(())
+        };
+        mac::any_matches(self, algorithm, feed, &[tag]).unwrap_or_else(|never| match never {})
     }
 
     /// The raw key, for schemes that are no HMAC (a public key, a token). Do not log it.
     pub fn expose(&self) -> &[u8] {
-        &self.key.bytes
+        &self.inner.key.bytes
     }
 
     pub(super) fn sha256(&self) -> &Hmac<Sha256> {
-        self.key.sha256.get_or_init(|| {
+        self.inner.key.sha256.get_or_init(|| {
             Hmac::new_from_slice(self.expose()).expect("HMAC takes keys of any length")
         })
     }
 
     pub(super) fn sha512(&self) -> &Hmac<Sha512> {
-        self.key.sha512.get_or_init(|| {
+        self.inner.key.sha512.get_or_init(|| {
             Hmac::new_from_slice(self.expose()).expect("HMAC takes keys of any length")
         })
     }
 
     pub(super) fn sha1(&self) -> &Hmac<Sha1> {
-        self.key.sha1.get_or_init(|| {
+        self.inner.key.sha1.get_or_init(|| {
             Hmac::new_from_slice(self.expose()).expect("HMAC takes keys of any length")
         })
     }
 
     /// The same key as this, whose prepared states are kept, with the window of `other`, and its label if it has one.
-    pub(super) fn with_settings_of(&self, other: Self) -> Self {
+    pub(super) fn with_settings_of(&self, other: &Self) -> Self {
+        let mut inner = (*other.inner).clone();
+        inner.key = Arc::clone(&self.inner.key);
+        inner.label = inner.label.or_else(|| self.inner.label.clone());
         Self {
-            label: other.label.or_else(|| self.label.clone()),
-            key: Arc::clone(&self.key),
-            not_before: other.not_before,
-            not_after: other.not_after,
+            inner: Arc::new(inner),
         }
     }
 
     pub(super) fn has_label(&self) -> bool {
-        self.label.is_some()
+        self.inner.label.is_some()
     }
 
     pub(super) fn same_key(&self, other: &Self) -> bool {
-        *self.key.bytes == *other.key.bytes
+        *self.inner.key.bytes == *other.inner.key.bytes
     }
 
     pub(super) fn shared_label(&self) -> Arc<str> {
-        self.label.clone().unwrap_or_else(|| Arc::from("unnamed"))
+        self.inner
+            .label
+            .clone()
+            .unwrap_or_else(|| Arc::from("unnamed"))
     }
 }
 

@@ -1,5 +1,9 @@
 //! The little of Structured Field Values (RFC 8941) that message signatures need.
 
+/// Members of one list or dictionary. More than any signer has, and few enough to be compared with each other: the
+/// time for a header that nobody vouches for must not grow with its square.
+const MOST: usize = 64;
+
 /// An inner list of plain strings, with its parameters.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct InnerList<'t> {
@@ -48,7 +52,11 @@ pub(super) fn inner_list(text: &str) -> Option<InnerList<'_>> {
         .filter(|item| !item.is_empty())
     {
         let item = item.strip_prefix('"')?.strip_suffix('"')?;
-        if item.is_empty() || item.contains(['"', '\\']) || items.contains(&item) {
+        if items.len() == MOST
+            || item.is_empty()
+            || item.contains(['"', '\\'])
+            || items.contains(&item)
+        {
             return None;
         }
         items.push(item);
@@ -79,7 +87,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(fits)
 }
 
-/// Splits outside of quotes. `None` if a quote is left open.
+/// Splits outside of quotes. `None` if a quote is left open, or if there are too many parts.
 fn split(text: &str, separator: char) -> Option<Vec<&str>> {
     let mut parts = Vec::new();
     let (mut from, mut quoted, mut escaped) = (0, false, false);
@@ -89,6 +97,9 @@ fn split(text: &str, separator: char) -> Option<Vec<&str>> {
             '\\' if quoted => escaped = true,
             '"' => quoted = !quoted,
             _ if char == separator && !quoted => {
+                if parts.len() + 1 == MOST {
+                    return None;
+                }
                 parts.push(&text[from..at]);
                 from = at + 1;
             }
@@ -110,6 +121,29 @@ mod tests {
         for wrong in ["", "a", "a=1,a=2", "a=\"", "A=1", "a=1,"] {
             assert_eq!(dictionary(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn no_more_than_can_be_compared() {
+        let members = |n: usize| {
+            (0..n)
+                .map(|i| format!("a{i}=1"))
+                .collect::<Vec<_>>()
+                .join(",")
+        };
+        assert_eq!(
+            dictionary(&members(MOST)).map(|members| members.len()),
+            Some(MOST)
+        );
+        assert_eq!(dictionary(&members(MOST + 1)), None);
+        let items = |n: usize| {
+            format!(
+                "({})",
+                (0..n).map(|i| format!("\"a{i}\" ")).collect::<String>()
+            )
+        };
+        assert!(inner_list(&items(MOST)).is_some());
+        assert_eq!(inner_list(&items(MOST + 1)), None);
     }
 
     #[test]

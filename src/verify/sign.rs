@@ -5,7 +5,7 @@ use std::fmt;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use super::RequestView;
-use super::head::Found;
+use super::head::{Found, ShortText};
 use super::scheme::{Hmac, Kind, Pick, Scheme, SignatureAt, TimestampAt};
 use super::secret::Secret;
 use super::time;
@@ -111,6 +111,7 @@ impl Signer {
         };
         let mut headers = Vec::new();
         let mut found = Found::default();
+        let mut timestamp = None;
         if let Some(at) = &hmac.id {
             let given = id.ok_or(SignError::Id)?;
             let normal = at.form.normalise(given).ok_or(SignError::Id)?;
@@ -126,7 +127,8 @@ impl Signer {
             if let TimestampAt::Header(name) = at {
                 headers.push((name.clone(), value(&text)));
             }
-            found.timestamp = Some(text);
+            found.timestamp = Some(ShortText::from_slice(text.as_bytes()));
+            timestamp = Some(text);
         }
         let request = RequestView {
             method: &self.method,
@@ -135,16 +137,17 @@ impl Signer {
             body,
             url: self.url.as_deref(),
         };
-        let message = hmac
-            .message(&found, &request)
-            .map_err(|_| SignError::Message)?;
-        let message: Vec<&[u8]> = message.iter().map(|part| &**part).collect();
+        let mut message = Vec::with_capacity(body.len() + 128);
+        hmac.message(&found, &request, &mut |part| {
+            message.extend_from_slice(part)
+        })
+        .map_err(|_| SignError::Message)?;
         let items: Vec<_> = self
             .secrets
             .iter()
-            .map(|secret| item(hmac, &secret.mac(hmac.algorithm, &message)))
+            .map(|secret| item(hmac, &secret.mac(hmac.algorithm, &[&message])))
             .collect();
-        place(hmac, found.timestamp.as_deref(), items, &mut headers)?;
+        place(hmac, timestamp.as_deref(), items, &mut headers)?;
         Ok(headers)
     }
 }

@@ -17,6 +17,13 @@ pub enum Unit {
     Rfc3339,
 }
 
+impl Unit {
+    /// Reads a time that is written in this unit; `None` for anything else.
+    pub fn parse(self, text: &str) -> Option<Timestamp> {
+        SignedTime::parse(self, text).ok().map(|time| time.at)
+    }
+}
+
 /// How far a signed time may be from now. The boundary itself is accepted (§6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -19,7 +19,7 @@ pub use self::set::SecretSet;
 
 use self::file::File;
 use self::provider::Provider;
-use self::upkeep::{Truth, Upkeep};
+use self::upkeep::{Origin as _, Truth, Upkeep};
 use super::Verified;
 use super::secret::{KeyEncoding, Secret, SecretError};
 use crate::clock::Timestamp;
@@ -213,6 +213,20 @@ impl Secrets {
             return Err(SecretError::NotAvailable);
         }
         Ok(set)
+    }
+
+    /// What is wrong with the file or the provider just now, as the log has it: for a health check, and for who would
+    /// rather not start. `None` while all is well.
+    pub fn problem(&self) -> Option<String> {
+        let problem = match &self.shared.truth {
+            Truth::Here => return None,
+            Truth::File(file) => file.problem(),
+            Truth::Provider(provider) => provider.problem(),
+        };
+        problem
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Takes note that a delivery was verified, for [`Secrets::active`] and the counter

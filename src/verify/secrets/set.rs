@@ -120,7 +120,7 @@ impl SecretSet {
                 .find(|entry| entry.secret.same_key(&secret));
             next.entries.push(match known {
                 Some(known) => Entry {
-                    secret: known.secret.with_settings_of(secret),
+                    secret: known.secret.with_settings_of(&secret),
                     since: known.since,
                     last_verified: Arc::clone(&known.last_verified),
                 },

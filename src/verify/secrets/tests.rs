@@ -222,8 +222,11 @@ mod elsewhere {
         assert_eq!(secrets.snapshot().unwrap_err(), SecretError::NotAvailable);
         assert!(secrets.active().is_empty());
         assert_eq!(log.lines("deliveries get 503"), 1);
+        let problem = secrets.problem().unwrap();
+        assert!(problem.starts_with("the file cannot be read"), "{problem}");
         dir.replace("a");
         within_a_second(|| secrets.snapshot().is_ok()).await;
+        assert_eq!(secrets.problem(), None);
     }
 
     /// The task ends with the last handle.
@@ -406,6 +409,87 @@ mod elsewhere {
             noted(&secrets),
             [None, Some(Timestamp::from_secs(7))],
             "a key that stays keeps it"
+        );
+    }
+
+    /// Counts what is counted, by its labels.
+    #[derive(Default)]
+    struct Counted(Mutex<std::collections::BTreeMap<String, Arc<std::sync::atomic::AtomicU64>>>);
+
+    impl metrics::Recorder for Counted {
+        fn describe_counter(
+            &self,
+            _: metrics::KeyName,
+            _: Option<metrics::Unit>,
+            _: metrics::SharedString,
+        ) {
+        }
+        fn describe_gauge(
+            &self,
+            _: metrics::KeyName,
+            _: Option<metrics::Unit>,
+            _: metrics::SharedString,
+        ) {
+        }
+        fn describe_histogram(
+            &self,
+            _: metrics::KeyName,
+            _: Option<metrics::Unit>,
+            _: metrics::SharedString,
+        ) {
+        }
+
+        fn register_counter(
+            &self,
+            key: &metrics::Key,
+            _: &metrics::Metadata<'_>,
+        ) -> metrics::Counter {
+            let labels: Vec<_> = key
+                .labels()
+                .map(|label| format!("{}={}", label.key(), label.value()))
+                .collect();
+            let name = format!("{}{{{}}}", key.name(), labels.join(","));
+            metrics::Counter::from_arc(Arc::clone(self.0.lock().unwrap().entry(name).or_default()))
+        }
+
+        fn register_gauge(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Gauge {
+            metrics::Gauge::noop()
+        }
+
+        fn register_histogram(
+            &self,
+            _: &metrics::Key,
+            _: &metrics::Metadata<'_>,
+        ) -> metrics::Histogram {
+            metrics::Histogram::noop()
+        }
+    }
+
+    /// §6.1, §6.5: which secret verified is counted, by its label.
+    #[test]
+    fn verified_deliveries_are_counted_by_label() {
+        let secrets = Secrets::new([secret("hunter2").labelled("march"), secret("a")]).unwrap();
+        let set = secrets.snapshot().unwrap();
+        let counted = Counted::default();
+        metrics::with_local_recorder(&counted, || {
+            for secret in set.iter().chain([set.newest()]) {
+                let verified = crate::verify::Accepted::by(secret).into_verified();
+                secrets.note_verified("crm", &verified, Timestamp::from_secs(7));
+            }
+        });
+        let counts: Vec<_> = counted
+            .0
+            .into_inner()
+            .unwrap()
+            .into_iter()
+            .map(|(name, count)| format!("{name} {}", count.load(Ordering::Relaxed)))
+            .collect();
+        assert_eq!(
+            counts,
+            [
+                "inbox_verified_total{source=crm,secret=march} 2",
+                "inbox_verified_total{source=crm,secret=secret-1} 1"
+            ]
         );
     }
 }

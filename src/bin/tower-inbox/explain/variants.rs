@@ -1,0 +1,218 @@
+//! What may have been signed instead: the body before somebody changed it, and keys as somebody else decodes them.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use tower_inbox::verify::{KeyEncoding, Secret};
+
+/// Bodies that this one may have been, each with what happened to it then.
+pub(super) fn bodies(body: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+    let mut all: Vec<(&'static str, Vec<u8>)> = Vec::new();
+    let mut add = |what, variant: Vec<u8>| {
+        if variant != body && !all.iter().any(|(_, other)| *other == variant) {
+            all.push((what, variant));
+        }
+    };
+    let added = "a trailing newline was added";
+    if let Some(shorter) = body.strip_suffix(b"\r\n") {
+        add(added, shorter.to_vec());
+    }
+    if let Some(shorter) = body.strip_suffix(b"\n") {
+        add(added, shorter.to_vec());
+    }
+    add("a trailing newline was removed", [body, b"\n"].concat());
+    add("a trailing newline was removed", [body, b"\r\n"].concat());
+    add(
+        "blanks around the body were added",
+        body.trim_ascii().to_vec(),
+    );
+    let text = String::from_utf8_lossy(body);
+    let unix = text.replace("\r\n", "\n");
+    add(
+        "line ends were changed from CRLF to LF",
+        unix.replace('\n', "\r\n").into_bytes(),
+    );
+    add("line ends were changed from LF to CRLF", unix.into_bytes());
+    add(
+        "a byte order mark was added",
+        body.strip_prefix("\u{feff}".as_bytes())
+            .unwrap_or(body)
+            .to_vec(),
+    );
+    add(
+        "a byte order mark was removed",
+        ["\u{feff}".as_bytes(), body].concat(),
+    );
+    if let Ok(value) = serde_json::from_slice::<Value>(body) {
+        const AGAIN: &str = "the JSON was parsed and written again";
+        let layouts = [
+            ("", ",", ":"),
+            ("", ", ", ": "),
+            ("  ", ",", ": "),
+            ("    ", ",", ": "),
+            ("\t", ",", ": "),
+        ];
+        for (indent, comma, colon) in layouts {
+            let written = relaid(&text, indent, comma, colon);
+            // As it was, with other escapes, and with sorted members.
+            for (from, to) in [("", ""), ("\\/", "/"), ("/", "\\/")] {
+                let written = if from.is_empty() {
+                    written.clone()
+                } else {
+                    written.replace(from, to)
+                };
+                add(AGAIN, format!("{written}\n").into_bytes());
+                add(AGAIN, escaped(&written).into_bytes());
+                add(AGAIN, written.into_bytes());
+            }
+            // Text without escapes, and sorted members, as this library's own parser has them.
+            let sorted = relaid(&value.to_string(), indent, comma, colon);
+            add(AGAIN, escaped(&sorted).into_bytes());
+            add(AGAIN, sorted.into_bytes());
+        }
+    }
+    add(
+        "the body had been read before and was empty then",
+        Vec::new(),
+    );
+    all
+}
+
+/// JSON with other blanks between its parts, and everything else as it was.
+fn relaid(json: &str, indent: &str, comma: &str, colon: &str) -> String {
+    let mut out = String::with_capacity(json.len() * 2);
+    let (mut depth, mut quoted, mut skip) = (0_usize, false, false);
+    let newline = |out: &mut String, depth: usize| {
+        if !indent.is_empty() {
+            out.push('\n');
+            out.extend(std::iter::repeat_n(indent, depth));
+        }
+    };
+    let mut chars = json.chars().peekable();
+    while let Some(char) = chars.next() {
+        if quoted {
+            out.push(char);
+            quoted = skip || char != '"';
+            skip = !skip && char == '\\';
+            continue;
+        }
+        match char {
+            ' ' | '\t' | '\r' | '\n' => {}
+            '{' | '[' => {
+                out.push(char);
+                while chars.next_if(char::is_ascii_whitespace).is_some() {}
+                if chars.peek().is_some_and(|next| !matches!(next, '}' | ']')) {
+                    depth += 1;
+                    newline(&mut out, depth);
+                } else {
+                    out.extend(chars.next());
+                }
+            }
+            '}' | ']' => {
+                depth = depth.saturating_sub(1);
+                newline(&mut out, depth);
+                out.push(char);
+            }
+            ',' => {
+                out.push_str(comma);
+                newline(&mut out, depth);
+            }
+            ':' => out.push_str(colon),
+            _ => {
+                quoted = char == '"';
+                out.push(char);
+            }
+        }
+    }
+    out
+}
+
+/// What is not ASCII as `\uXXXX`, as some writers of JSON have it.
+fn escaped(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for char in json.chars() {
+        if char.is_ascii() {
+            out.push(char);
+        } else {
+            for unit in char.encode_utf16(&mut [0; 2]) {
+                out.push_str(&format!("\\u{unit:04x}"));
+            }
+        }
+    }
+    out
+}
+
+/// The same secret as another decoding would have it, each with what its text then is.
+pub(super) fn keys(key: KeyEncoding, secret: &Secret) -> Vec<(&'static str, Secret)> {
+    let texts: Vec<Vec<u8>> = match key {
+        KeyEncoding::Text => vec![secret.expose().to_vec()],
+        KeyEncoding::Hex => vec![
+            hex::encode(secret.expose()).into_bytes(),
+            hex::encode_upper(secret.expose()).into_bytes(),
+        ],
+        // With the prefix and without: which one it was is not known any more.
+        _ => {
+            let base64 = STANDARD.encode(secret.expose());
+            vec![
+                base64.clone().into_bytes(),
+                format!("whsec_{base64}").into_bytes(),
+            ]
+        }
+    };
+    let mut all = Vec::new();
+    for text in texts {
+        let Ok(text) = String::from_utf8(text) else {
+            continue;
+        };
+        let bare = text.strip_prefix("whsec_").unwrap_or(&text).to_owned();
+        let trimmed = text.trim().to_owned();
+        let tries = [
+            (
+                "the bytes of its text as they are",
+                Secret::text(text.clone()),
+            ),
+            (
+                "its text without `whsec_`, not decoded",
+                Secret::text(bare.clone()),
+            ),
+            (
+                "base64, decoded (`whsec_` cut off)",
+                Secret::whsec(trimmed.clone()),
+            ),
+            ("hexadecimal, decoded", Secret::hex(bare)),
+            (
+                "its text without the blanks around it",
+                Secret::text(trimmed),
+            ),
+        ];
+        for (what, other) in tries {
+            if let Ok(other) = other
+                && other.expose() != secret.expose()
+            {
+                all.push((what, other));
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts() {
+        let json = r#"{ "b":1 , "a": [ ], "c":{"d": "x: {, \" "}}"#;
+        assert_eq!(
+            relaid(json, "", ",", ":"),
+            r#"{"b":1,"a":[],"c":{"d":"x: {, \" "}}"#
+        );
+        assert_eq!(
+            relaid(json, "", ", ", ": "),
+            r#"{"b": 1, "a": [], "c": {"d": "x: {, \" "}}"#
+        );
+        let pretty = "{\n  \"b\": 1,\n  \"a\": [],\n  \"c\": {\n    \"d\": \"x: {, \\\" \"\n  }\n}";
+        assert_eq!(relaid(json, "  ", ",", ": "), pretty);
+        assert_eq!(escaped("\"é😀\""), r#""\u00e9\ud83d\ude00""#);
+    }
+}
