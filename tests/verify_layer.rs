@@ -175,7 +175,7 @@ impl From<Bytes> for Stuck {
 /// §2.1: the limits of the inbox's door.
 #[tokio::test(start_paused = true)]
 async fn limits_of_the_body() {
-    let full = |body| Full::from(body);
+    let full = Full::from;
     assert_eq!(
         status(layer().with_body_limit(BODY.len()), signed("new", full)).await,
         200

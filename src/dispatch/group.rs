@@ -4,7 +4,7 @@ use http::Response;
 
 use super::open::Open;
 use super::settle::{LOST, Said, rejected};
-use super::{Entered, Job, RUNS, Run, Settled, Stop, contended, within};
+use super::{Entered, Job, Run, Settled, Stop, Tries, contended, within};
 use crate::answer::Answer;
 use crate::queue::End;
 use crate::store::{Backend, State};
@@ -18,8 +18,9 @@ impl<DB: Backend> Group<'_, DB> {
         let [first, ..] = self.0 else {
             return Settled::answer(End::Applied, Answer::duplicate());
         };
-        for _ in 0..RUNS {
-            match self.once(first, handler).await {
+        let mut tries = Tries::new(handler);
+        loop {
+            match self.once(first, &mut tries).await {
                 Ok(settled) => return settled,
                 Err(stop) => {
                     if let Some(answer) = first.stopped(stop) {
@@ -27,8 +28,10 @@ impl<DB: Backend> Group<'_, DB> {
                     }
                 }
             }
+            if !tries.again(first.deadline).await {
+                return Settled::failed(contended());
+            }
         }
-        Settled::failed(contended())
     }
 
     async fn once<R>(

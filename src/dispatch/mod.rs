@@ -5,6 +5,7 @@ mod enter;
 mod group;
 mod open;
 mod release;
+mod retry;
 mod settle;
 
 use std::future::Future;
@@ -28,6 +29,7 @@ pub(crate) use bury::Bury;
 pub(crate) use group::Group;
 use open::Open;
 pub(crate) use release::Release;
+use retry::Tries;
 
 /// Whatever an inner service reports as its error.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -37,9 +39,6 @@ pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub(crate) trait Run<R>: Send {
     fn run(&mut self, request: Request<Bytes>) -> BoxFuture<Result<Response<R>, BoxError>>;
 }
-
-/// The runs of one delivery's handler: the first, and at most two again (§4.7).
-const RUNS: u32 = 3;
 
 /// One event on its way through one transaction.
 pub(crate) struct Job<'a, DB: Backend> {
@@ -175,8 +174,9 @@ impl<DB: Backend> Job<'_, DB> {
 
     /// Runs the event through a transaction, and through a fresh one when the database asks for it.
     pub(crate) async fn run<R>(&self, handler: &mut dyn Run<R>) -> Settled<R> {
-        for _ in 0..RUNS {
-            match self.once(handler).await {
+        let mut tries = Tries::new(handler);
+        loop {
+            match self.once(&mut tries).await {
                 Ok(settled) => return settled,
                 Err(stop) => {
                     if let Some(answer) = self.stopped(stop) {
@@ -184,8 +184,10 @@ impl<DB: Backend> Job<'_, DB> {
                     }
                 }
             }
+            if !tries.again(self.deadline).await {
+                return Settled::failed(contended());
+            }
         }
-        Settled::failed(contended())
     }
 
     /// What a transaction that did not get to its end means: nothing if a fresh one is worth its while.

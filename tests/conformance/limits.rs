@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::db::TestDb;
-use crate::kit::{Call, Event, Gate, Setup, World, eventually, numbered, within};
+use crate::kit::{Call, Event, Gate, Reply, Setup, World, eventually, numbered, within};
 
 suite![
     a_handler_asleep_in_the_database_gets_503_in_time_and_the_retry_is_served,
@@ -41,9 +41,15 @@ fn failed(failed: bool) -> http::StatusCode {
     http::StatusCode::NO_CONTENT
 }
 
+/// 503; where there is but one writer's turn, the upkeep of the same receiver may wait for the lock in front of a
+/// delivery, which then finds no place to wait: that is load.
+fn is_failure<D: TestDb>(reply: &Reply) -> bool {
+    reply.outcome() == "failed" && (reply.status == 503 || D::SINGLE_WRITER && reply.status == 429)
+}
+
 async fn fails_in_time<D: TestDb>(world: &World<D>, event: &Event) {
     let reply = within(IN_TIME, world.send(event)).await;
-    reply.is(503, "failed");
+    assert!(is_failure::<D>(&reply), "{reply:?}");
     assert!(world.ledger().await.is_empty());
 }
 
@@ -147,9 +153,7 @@ async fn a_delivery_that_waits_for_an_event_or_a_stream_of_another_receiver_gets
     let start = tokio::time::Instant::now();
     for reply in waiting {
         let reply = within(IN_TIME, reply).await.unwrap();
-        // On SQLite the upkeep of the same receiver may be waiting for the lock before it: that is load.
-        let load = D::SINGLE_WRITER && reply.status == 429;
-        assert!(reply.status == 503 || load, "{reply:?}");
+        assert!(is_failure::<D>(&reply), "{reply:?}");
     }
     assert!(start.elapsed() < IN_TIME);
     let [world, _] = &others;
