@@ -75,7 +75,7 @@ impl<DB: Backend> Inbox<DB> {
     pub fn mount(&self, source: &str, router: Router) -> Router {
         let state = self.source_state(source);
         state.set_mounted_on_routes();
-        self.mount_whose(Some(state.name_arc()), Whose::Source(state), router)
+        self.mount_whose(Whose::Source(state), router)
     }
 
     /// As [`Inbox::mount`], for sources that come and go: each delivery's tenant is looked up before its signature is
@@ -88,11 +88,11 @@ impl<DB: Backend> Inbox<DB> {
     pub fn mount_tenants(&self, tenants: impl Tenants, router: Router) -> Router {
         let tenants: Arc<dyn Tenants> = Arc::new(tenants);
         self.shared.tenants.set(Arc::clone(&tenants));
-        self.mount_whose(None, Whose::Tenants(tenants), router)
+        self.mount_whose(Whose::Tenants(tenants), router)
     }
 
     #[track_caller]
-    fn mount_whose(&self, name: Option<Arc<str>>, whose: Whose, router: Router) -> Router {
+    fn mount_whose(&self, whose: Whose, router: Router) -> Router {
         assert!(router.has_routes(), "the router to mount has no route");
         // The drain goes through the routes too, and knows by the mark whether it reached one.
         let marked = router
@@ -101,7 +101,7 @@ impl<DB: Backend> Inbox<DB> {
             .route_layer(DefaultBodyLimit::disable());
         worker::mount(
             &self.shared,
-            name,
+            whose.source(),
             DrainTarget::new(Call::<_, Body>::new(marked.clone())),
         );
         let (shared, refused) = (Arc::clone(&self.shared), whose.clone());

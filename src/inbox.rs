@@ -8,10 +8,10 @@ use sqlx::{Database, Pool};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
+use crate::body::ByteBudget;
 use crate::clock::{Clock, SystemClock};
 use crate::dispatch::Release;
 use crate::error::{BuildError, BuildErrorKind, OperatorError};
-use crate::layer::body::ByteBudget;
 use crate::order::Worker;
 use crate::order::worker::{self, Work};
 use crate::queue::Waiting;

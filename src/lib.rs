@@ -73,8 +73,10 @@
 )]
 
 mod answer;
+mod body;
 pub mod clock;
 mod dispatch;
+mod door;
 pub mod envelope;
 mod error;
 mod event;

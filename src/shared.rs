@@ -11,9 +11,9 @@ use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
 use crate::answer::Answer;
+use crate::body::ByteBudget;
 use crate::clock::Clock;
 use crate::dispatch::patience;
-use crate::layer::body::ByteBudget;
 use crate::order::Worker;
 use crate::queue::{Flights, Lanes, Waiting};
 use crate::recent::Recent;

@@ -247,7 +247,12 @@ fn run(vector: &Value) -> Result<String, String> {
     let uri = Uri::from_static("/");
     let body = body(vector);
     let request = RequestView::new(&method, &uri, &headers, &body).with_url(vector["url"].as_str());
-    let verified = scheme.verify(&request, &secrets.snapshot(), now, &tolerance);
+    let verified = scheme.verify(
+        &request,
+        &secrets.snapshot().expect("secrets"),
+        now,
+        &tolerance,
+    );
     verified
         .map(|verified| verified.label().to_owned())
         .map_err(|refusal| refusal.to_string())

@@ -32,7 +32,7 @@ pub(super) fn read_by(
     let uri = Uri::from_static("/");
     let request = RequestView::new(&Method::POST, &uri, &headers, body)
         .with_url(Some("https://example.com/"));
-    let secrets = Secrets::new([secret]).unwrap().snapshot();
+    let secrets = Secrets::new([secret]).unwrap().snapshot().unwrap();
     let verified = scheme
         .verify(&request, &secrets, NOW, &Tolerance::default())
         .unwrap();

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Request, Response};
+use http::{Request, Response};
 use http_body::Body;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::body::{self, BodyError};
 use super::group;
 use crate::answer::Answer;
 use crate::dispatch::{Job, Reply, Run, Settled, patience};
+use crate::door::Passed;
 use crate::envelope::{Envelope, Fingerprint, Reading};
 use crate::event::{Origin, Outcome};
 use crate::order::worker::{self, Work};
@@ -48,44 +48,18 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
         return Err(Answer::method());
     }
     let now = shared.clock.now();
-    let head = source
-        .scheme()
-        .check_head(&parts.headers, now, source.tolerance())
-        .map_err(|refusal| {
-            refused(&refusal);
-            Answer::unauthorized()
-        })?;
-    if announced(&parts.headers) > source.body_limit() as u64 {
-        refused(&"the announced body is over the limit");
-        return Err(Answer::body_big(source.body_limit()));
-    }
-    let read = body::read(
+    let door = source.door();
+    let passed = door.pass(&parts, body, now, deadline, &shared.bodies);
+    let Passed {
+        head,
+        verified,
         body,
-        source.body_limit(),
-        source.read_timeout(),
-        deadline,
-        &shared.bodies,
-    )
-    .await;
-    let (body, reserved) = read.map_err(|error| {
-        refused(&format_args!("{error:?}"));
-        match error {
-            BodyError::TooBig => Answer::body_big(source.body_limit()),
-            BodyError::TooSlow => Answer::body_slow(),
-            BodyError::Broken => Answer::body_broken(),
-            BodyError::Busy => Answer::busy("bodies in memory"),
-        }
-    })?;
-    let view =
-        RequestView::new(&parts.method, &parts.uri, &parts.headers, &body).with_url(source.url());
-    let verified = head
-        .verify(&view, &source.secrets().snapshot())
-        .map_err(|refusal| {
-            refused(&refusal);
-            Answer::unauthorized()
-        })?;
+        reserved,
+    } = passed.await?;
     // From here on the delivery counts as verified, and other limits bound it.
     drop(reserved);
+    let view =
+        RequestView::new(&parts.method, &parts.uri, &parts.headers, &body).with_url(door.url);
     let signatures = source.scheme().signature_headers(&parts.headers);
     let mut stripped = parts.clone();
     request::strip(&mut stripped.headers, &signatures, source.keep_headers());
@@ -131,15 +105,6 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
         return Err(Answer::accepted("", Bytes::new()));
     }
     Ok(arrivals)
-}
-
-/// The body's announced size; 0 where nothing usable is announced, since the bytes are counted anyway.
-fn announced(headers: &HeaderMap) -> u64 {
-    headers
-        .get(CONTENT_LENGTH)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.parse().ok())
-        .unwrap_or(0)
 }
 
 /// Steps 4 to 10.

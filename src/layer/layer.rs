@@ -16,13 +16,14 @@ use crate::order::worker;
 use crate::shared::Shared;
 use crate::source::SourceState;
 use crate::store::Backend;
+use crate::tenants::Tenants;
 
 /// Puts an inbox in front of a service. Made by [`Inbox::layer`].
 ///
 /// `B` is the type of the request's body; it follows from the service.
 pub struct InboxLayer<DB: Backend, B> {
     shared: Arc<Shared<DB>>,
-    source: Arc<SourceState>,
+    whose: Whose,
     body: PhantomData<fn(B)>,
 }
 
@@ -34,7 +35,16 @@ impl<DB: Backend> Inbox<DB> {
     /// If the inbox has no source of that name.
     #[track_caller]
     pub fn layer<B>(&self, source: &str) -> InboxLayer<DB, B> {
-        InboxLayer::new(Arc::clone(&self.shared), self.source_state(source))
+        let whose = Whose::Source(self.source_state(source));
+        InboxLayer::new(Arc::clone(&self.shared), whose)
+    }
+
+    /// The layer for sources that come and go, as [`Inbox::tenant`] checks them. On axum routes use
+    /// `Inbox::mount_tenants`.
+    pub fn layer_tenants<B>(&self, tenants: impl Tenants) -> InboxLayer<DB, B> {
+        let tenants: Arc<dyn Tenants> = Arc::new(tenants);
+        self.shared.tenants.set(Arc::clone(&tenants));
+        InboxLayer::new(Arc::clone(&self.shared), Whose::Tenants(tenants))
     }
 
     #[track_caller]
@@ -50,10 +60,10 @@ impl<DB: Backend> Inbox<DB> {
 }
 
 impl<DB: Backend, B> InboxLayer<DB, B> {
-    pub(crate) fn new(shared: Arc<Shared<DB>>, source: Arc<SourceState>) -> Self {
+    fn new(shared: Arc<Shared<DB>>, whose: Whose) -> Self {
         Self {
             shared,
-            source,
+            whose,
             body: PhantomData,
         }
     }
@@ -61,14 +71,14 @@ impl<DB: Backend, B> InboxLayer<DB, B> {
 
 impl<DB: Backend, B> Clone for InboxLayer<DB, B> {
     fn clone(&self) -> Self {
-        Self::new(Arc::clone(&self.shared), Arc::clone(&self.source))
+        Self::new(Arc::clone(&self.shared), self.whose.clone())
     }
 }
 
 impl<DB: Backend, B> fmt::Debug for InboxLayer<DB, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("InboxLayer")
-            .field("source", &self.source.name())
+            .field("source", &self.whose.name())
             .finish()
     }
 }
@@ -94,11 +104,10 @@ where
         assert!(
             !type_name::<S>().starts_with("axum::routing::route::Route"),
             "on axum routes use `inbox.mount({:?}, router)` instead of `router.layer(inbox.layer(…))`",
-            self.source.name()
+            self.whose.name()
         );
         let target = DrainTarget::new(Call::<S, B>::new(inner.clone()));
-        worker::mount(&self.shared, Some(self.source.name_arc()), target);
-        let whose = Whose::Source(Arc::clone(&self.source));
-        InboxService::new(Arc::clone(&self.shared), whose, inner)
+        worker::mount(&self.shared, self.whose.source(), target);
+        InboxService::new(Arc::clone(&self.shared), self.whose.clone(), inner)
     }
 }

@@ -8,7 +8,6 @@
 //! and hop-by-hop headers removed (§5.3). A drained request has the same method, URI, headers and body. What it cannot
 //! have: the peer's address and whatever else outer layers put into the extensions.
 
-pub(crate) mod body;
 mod deliver;
 mod future;
 mod group;
@@ -21,7 +20,7 @@ mod service;
 
 pub use self::future::ResponseFuture;
 pub use self::layer::InboxLayer;
-#[cfg(feature = "axum")]
-pub(crate) use self::service::Call;
+pub(crate) use self::service::DrainTarget;
 pub use self::service::InboxService;
-pub(crate) use self::service::{DrainTarget, Whose};
+#[cfg(feature = "axum")]
+pub(crate) use self::service::{Call, Whose};

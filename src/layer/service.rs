@@ -48,7 +48,15 @@ pub(crate) enum Whose {
 }
 
 impl Whose {
-    fn name(&self) -> &str {
+    /// Whose drain it is: one source's, or all tenants'.
+    pub(crate) fn source(&self) -> Option<Arc<str>> {
+        match self {
+            Self::Source(source) => Some(source.name_arc()),
+            Self::Tenants(_) => None,
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
         match self {
             Self::Source(source) => source.name(),
             Self::Tenants(_) => "tenants",

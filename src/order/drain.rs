@@ -160,14 +160,14 @@ async fn one<DB: Backend>(
     };
     let epoch = shared.recent.epoch();
     let settled = job.run(&mut Draining(target)).await;
-    let step = judge(&job, &head, &settled).await;
     if settled.end == End::Applied {
         shared
             .recent
             .remember(epoch, &name, envelope.event_id.as_arc(), envelope.print());
     }
+    // Before the attempt is counted: a redelivery that comes after that count is a try of its own, not this one's.
     leader.land(settled.end);
-    step
+    judge(&job, &head, &settled).await
 }
 
 /// Calls the target; the drain needs nothing of its answer but status and headers.

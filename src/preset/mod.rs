@@ -2,9 +2,12 @@
 //!
 //! A new one is a row of `table.rs`, and data only.
 
+mod answers;
 mod table;
 
 use std::time::Duration;
+
+pub use self::answers::{Answers, Codes, Reaction};
 
 use crate::envelope::Mapping;
 use crate::verify::{KeyEncoding, Scheme, SchemeBuilder};
@@ -25,6 +28,8 @@ pub struct Preset {
     pub retry_span: Duration,
     /// For how long after the event it can be sent again on demand, where the producer says so.
     pub replay_window: Duration,
+    /// What it does after each status code of an answer.
+    pub answers: Answers,
     /// Event types whose content may honestly repeat, so that a fence on it must let them pass (§6.7).
     pub fence_exempt: &'static [&'static str],
     scheme: fn() -> SchemeBuilder,

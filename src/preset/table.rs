@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use http::HeaderName;
 
-use super::Preset;
+use super::{Answers, Codes, Preset};
 use crate::envelope::{Compared, ContentPolicy, Handshake, Lookup, Mapping, Place};
 use crate::verify::{
     Algorithm, Encoding, IdForm, KeyEncoding, Part, Pick, Scheme, SchemeBuilder, SignatureAt,
     TimestampAt, Unit,
 };
+
+const ANY_2XX: Codes = &[200..=299];
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -35,6 +37,10 @@ impl Preset {
         retry_span: times(7_688, SECOND),
         // Historical events can be sent again; their page names no end, so that the retention decides.
         replay_window: Duration::ZERO,
+        // Its table of status codes. 410 also pauses the subscription; redirects are never followed.
+        answers: Answers::success(ANY_2XX)
+            .stop(&[300..=407, 409..=428, 430..=499])
+            .retry(&[408..=408, 429..=429, 500..=599]),
         fence_exempt: &[],
         scheme: || stripe_like("kudos", "x-kudos-signature").trim(),
         mapping: || {
@@ -63,6 +69,8 @@ impl Preset {
         // 1 + 4 + 16 + 64 + 300 s: then the 5 minutes of its recovery window are spent.
         retry_span: times(385, SECOND),
         replay_window: Duration::ZERO,
+        // Delivered "on 200", again "on timeout/5xx"; 202 is "retry later". Of other codes it says nothing.
+        answers: Answers::success(&[200..=200]).retry(&[202..=202, 500..=599]),
         fence_exempt: &[],
         scheme: || stripe_like("sequenced", "x-signature").trim(),
         mapping: || {
@@ -86,6 +94,10 @@ impl Preset {
         // 30 + 60 + 120 + 240 + 480 s and 20 % jitter.
         retry_span: times(1_116, SECOND),
         replay_window: times(72, HOUR),
+        // Its section 3 lists them one by one.
+        answers: Answers::success(ANY_2XX)
+            .stop(&[300..=399, 400..=401, 403..=404, 409..=410, 422..=422])
+            .retry(&[408..=408, 425..=425, 429..=429, 500..=500, 502..=504]),
         fence_exempt: &[],
         scheme: || {
             stripe_like("brief", "x-signature")
@@ -116,6 +128,11 @@ impl Preset {
         // The recommended schedule: 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h.
         retry_span: times(76, HOUR),
         replay_window: Duration::ZERO,
+        // "Delivery success and failure": suggested to producers, so that one of them may do otherwise. After 410 it
+        // disables the endpoint.
+        answers: Answers::success(ANY_2XX)
+            .stop(&[410..=410])
+            .retry(&[300..=409, 411..=599]),
         fence_exempt: &[],
         scheme: || {
             standard(
@@ -134,6 +151,8 @@ impl Preset {
         documented_at: "https://docs.svix.com/receiving/verifying-payloads/how-manual, https://docs.svix.com/retries",
         // Immediately, 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 10 h.
         retry_span: times(28, HOUR),
+        // Its page: 2xx, and a redirect is a failure. Whether 410 stops it is not said there.
+        answers: Answers::success(ANY_2XX).retry(&[300..=399]),
         scheme: || standard("svix", "svix-id", "svix-timestamp", "svix-signature"),
         mapping: || standard_mapping("svix-id"),
         ..Self::STANDARD
@@ -148,6 +167,8 @@ impl Preset {
         patience: times(10, SECOND),
         retry_span: times(3, DAY),
         replay_window: times(30, DAY),
+        // "All response codes outside this range, including 3xx": not received, and no code that stops it.
+        answers: Answers::success(ANY_2XX).stop(&[]).retry(&[300..=599]),
         fence_exempt: &[],
         scheme: || stripe_like("stripe", "stripe-signature"),
         // The raw body is no content: it counts the webhooks that are still pending.
@@ -162,6 +183,8 @@ impl Preset {
         patience: times(10, SECOND),
         retry_span: Duration::ZERO,
         replay_window: times(3, DAY),
+        // It does not send again by itself, whatever the answer.
+        answers: Answers::success(ANY_2XX).stop(&[300..=599]).retry(&[]),
         fence_exempt: &["ping", "workflow_dispatch", "repository_dispatch"],
         scheme: || {
             Scheme::hmac(
@@ -186,6 +209,8 @@ impl Preset {
         patience: times(5, SECOND),
         retry_span: times(4, HOUR),
         replay_window: Duration::ZERO,
+        // Anything outside the 200s is an error, 3xx too. Whether some code stops it is not said.
+        answers: Answers::success(ANY_2XX).retry(&[300..=599]),
         fence_exempt: &[],
         scheme: || {
             Scheme::hmac(
@@ -210,6 +235,8 @@ impl Preset {
         // At once, after 1 and after 5 minutes; with delayed events switched on, hourly for a day after that.
         retry_span: times(25, HOUR),
         replay_window: Duration::ZERO,
+        // Anything but 2xx is retried, after at most two redirects; a header (`X-Slack-No-Retry`), no code, stops it.
+        answers: Answers::success(ANY_2XX).stop(&[]).retry(&[400..=599]),
         fence_exempt: &[],
         scheme: || v0("slack", "x-slack-signature", "x-slack-request-timestamp"),
         mapping: || {
@@ -228,6 +255,8 @@ impl Preset {
         // Three retries, 5, 30 and 90 minutes apart; an older page says 5, 20 and 60.
         retry_span: times(125 * 60, SECOND),
         replay_window: Duration::ZERO,
+        // "Either a 200 or a 204"; its pages do not agree on what follows other codes.
+        answers: Answers::success(&[200..=200, 204..=204]),
         fence_exempt: &[],
         scheme: || v0("zoom", "x-zm-signature", "x-zm-request-timestamp"),
         mapping: || {
@@ -246,6 +275,8 @@ impl Preset {
         // 60 retries over 3 days for live accounts.
         retry_span: times(3, DAY),
         replay_window: times(90, DAY),
+        // "HTTP 200": whether other 2xx count is not said. A duplicate's answer is a 200 in any case.
+        answers: Answers::success(&[200..=200]),
         fence_exempt: &[],
         scheme: || {
             Scheme::hmac("paddle", Algorithm::HmacSha256, header("paddle-signature"))
@@ -268,6 +299,8 @@ impl Preset {
         // After 1 minute, 1 hour and 6 hours.
         retry_span: times(7 * 60 + 1, MINUTE),
         replay_window: Duration::ZERO,
+        // "A non-200 status code" is retried, so that the first answer of a handler that says 204 is tried once more.
+        answers: Answers::success(&[200..=200]).stop(&[]).retry(&[201..=599]),
         fence_exempt: &[],
         scheme: || {
             Scheme::hmac("linear", Algorithm::HmacSha256, header("linear-signature"))
@@ -286,6 +319,8 @@ impl Preset {
         patience: times(10, SECOND),
         retry_span: times(72, HOUR),
         replay_window: Duration::ZERO,
+        // 2xx; "unsuccessful deliveries are retried". Whether some code stops it is not said.
+        answers: Answers::success(ANY_2XX).retry(&[300..=599]),
         fence_exempt: &[],
         scheme: || {
             Scheme::hmac(

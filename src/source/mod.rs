@@ -2,20 +2,19 @@
 
 mod state;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::HeaderName;
 
+use crate::door::{BODY_LIMIT, READ_TIMEOUT};
 use crate::envelope::{Elements, Mapping, Sequence};
+
 use crate::preset::Preset;
 use crate::verify::{JsonPath, Scheme, Secrets, Tolerance};
 
 pub(crate) use state::SourceState;
 
-/// The default of §2.1: larger webhooks are rare, and a body is held in memory whole.
-const BODY_LIMIT: usize = 1024 * 1024;
-/// The default of §2.1.
-const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// The schedule of §5.5.
 const BACKOFF: [Duration; 6] = [
     Duration::from_secs(1),
@@ -71,6 +70,9 @@ enum SecretsFrom {
     Unset,
     /// As texts, newest first: decoded at build, so that a bad one is refused there.
     Texts(Vec<zeroize::Zeroizing<String>>),
+    /// The names of environment variables, read at build.
+    Env(Vec<String>),
+    File(PathBuf),
     Shared(Secrets),
 }
 
@@ -79,6 +81,8 @@ impl std::fmt::Debug for SecretsFrom {
         match self {
             Self::Unset => f.write_str("unset"),
             Self::Texts(texts) => write!(f, "{} given", texts.len()),
+            Self::Env(names) => write!(f, "from environment variables {names:?}"),
+            Self::File(path) => write!(f, "from file {}", path.display()),
             Self::Shared(secrets) => secrets.fmt(f),
         }
     }
@@ -135,7 +139,21 @@ impl Source {
         self
     }
 
-    /// A handle of secrets that something else rotates.
+    /// One or two active secrets, each in an environment variable, the newest one's first; the second variable may be
+    /// unset. Read when the inbox is built, which fails if they cannot be used: see [`Secrets::from_env`].
+    pub fn secrets_from_env<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.secrets = SecretsFrom::Env(names.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// One or two active secrets in a file that is watched: see [`Secrets::from_file`] for its form. A file that cannot
+    /// be read yet does not fail the build; until it can be, deliveries get 503 and the log says why.
+    pub fn secrets_from_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.secrets = SecretsFrom::File(path.into());
+        self
+    }
+
+    /// A handle of secrets: one that the app rotates, or one whose truth is a file or a provider.
     pub fn shared_secrets(mut self, secrets: Secrets) -> Self {
         self.secrets = SecretsFrom::Shared(secrets);
         self

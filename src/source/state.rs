@@ -12,10 +12,11 @@ use tokio::sync::Semaphore;
 
 use super::{SecretsFrom, Source};
 use crate::clock::Timestamp;
+use crate::door::Door;
 use crate::envelope::{Elements, Envelope, Mapping, Sequence};
 use crate::error::{BuildError, BuildErrorKind};
 use crate::store::{Fence, Known};
-use crate::verify::{Head, Refusal, RequestView, Scheme, Secret, Secrets, Tolerance};
+use crate::verify::{Head, Refusal, RequestView, Scheme, Secret, Secrets};
 
 /// What a network needs to bring the answer back before the producer's patience ends (§1, budget).
 const MARGIN: Duration = Duration::from_secs(1);
@@ -147,6 +148,18 @@ impl SourceState {
         &self.secrets
     }
 
+    pub(crate) fn door(&self) -> Door<'_> {
+        Door {
+            source: &self.name,
+            scheme: &self.source.scheme,
+            secrets: &self.secrets,
+            tolerance: &self.source.tolerance,
+            url: self.source.url.as_deref(),
+            body_limit: self.source.body_limit,
+            read_timeout: self.source.read_timeout,
+        }
+    }
+
     pub(crate) fn scheme(&self) -> &Scheme {
         &self.source.scheme
     }
@@ -155,24 +168,8 @@ impl SourceState {
         &self.source.mapping
     }
 
-    pub(crate) fn tolerance(&self) -> &Tolerance {
-        &self.source.tolerance
-    }
-
-    pub(crate) fn url(&self) -> Option<&str> {
-        self.source.url.as_deref()
-    }
-
     pub(crate) fn budget(&self) -> Duration {
         self.budget
-    }
-
-    pub(crate) fn body_limit(&self) -> usize {
-        self.source.body_limit
-    }
-
-    pub(crate) fn read_timeout(&self) -> Duration {
-        self.source.read_timeout
     }
 
     pub(crate) fn in_flight(&self) -> &Semaphore {
@@ -354,6 +351,9 @@ fn build_secrets(source: &Source) -> Result<Secrets, BuildError> {
     };
     match &source.secrets {
         SecretsFrom::Shared(secrets) => Ok(secrets.clone()),
+        SecretsFrom::Env(names) => Secrets::from_env(source.preset.key, names.iter().cloned())
+            .or_else(|error| refuse(error.to_string())),
+        SecretsFrom::File(path) => Ok(Secrets::from_file(source.preset.key, path)),
         SecretsFrom::Unset => refuse("give one or two secrets: `.secrets([new, old])`".into()),
         SecretsFrom::Texts(texts) => {
             let mut secrets = Vec::with_capacity(texts.len());

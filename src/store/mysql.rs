@@ -65,12 +65,12 @@ impl Backend for MySql {
             bigint: "SIGNED",
             for_update: " FOR UPDATE",
             // `DELETE … IN (subquery)` walks through every row of the source here and locks each: it would wait for
-            // deliveries in flight, and they for it. A join finds its rows by their key; the ones that it looks for are
-            // locked too, so those in flight are stepped over.
+            // deliveries in flight, and they for it. A join that begins with the batch finds its rows by their key; the
+            // ones that the batch looks at are locked too, so those in flight are stepped over.
             delete_batch: DeleteBatch {
-                before: "DELETE e FROM {p}event e JOIN",
+                before: "DELETE t FROM",
                 skip_locked: " FOR UPDATE SKIP LOCKED",
-                behind: " USING (source, event_id)",
+                behind: " STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON t.source = batch.source AND t.{key} = batch.{key}",
             },
         };
         Sql::render(&dialect, prefix)

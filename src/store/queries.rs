@@ -391,7 +391,6 @@ macro_rules! statements_of_backend {
         ) -> Result<u64> {
             let done = sqlx::query(sql.purge_fences.clone())
                 .bind(source)
-                .bind(source)
                 .bind(before.as_micros())
                 .bind(limit)
                 .execute(conn)

@@ -19,7 +19,7 @@ pub(crate) struct Dialect {
     pub(crate) delete_batch: DeleteBatch,
 }
 
-/// What stands before and behind the subquery, and at its end.
+/// What stands before and behind the subquery, and at its end. `{table}` has a primary key of source and `{key}`.
 pub(crate) struct DeleteBatch {
     pub(crate) before: &'static str,
     pub(crate) skip_locked: &'static str,
@@ -30,7 +30,7 @@ impl DeleteBatch {
     /// Plain SQL.
     #[allow(dead_code, reason = "not by every set of features")]
     pub(crate) const PLAIN: Self = Self {
-        before: "DELETE FROM {p}event WHERE (source, event_id) IN (SELECT source, event_id FROM",
+        before: "DELETE FROM {table} WHERE (source, {key}) IN (SELECT source, {key} FROM",
         skip_locked: "",
         behind: ")",
     };
@@ -91,10 +91,9 @@ statements! {
     insert_fence = "INSERT INTO {p}fence (source, digest, event_id, expires_at)
         VALUES (?, ?, ?, ?){on_conflict}";
     fence_holder = "SELECT event_id FROM {p}fence WHERE source = ? AND digest = ?{for_update}";
-    purge_fences = "DELETE FROM {p}fence WHERE source = ? AND digest IN (
-        SELECT digest FROM (
-            SELECT digest FROM {p}fence WHERE source = ? AND expires_at < ?
-            ORDER BY expires_at LIMIT ?) AS batch)";
+    purge_fences = "{delete_fences} (
+            SELECT source, digest FROM {p}fence WHERE source = ? AND expires_at < ?
+            ORDER BY expires_at LIMIT ?{skip_locked}) AS batch{batch_of_fences}";
     audit = "INSERT INTO {p}audit (at, source, event_id, action, actor, detail) VALUES (?, ?, ?, ?, ?, ?)";
     // A dead letter for a gap (1) comes back by itself when the gap fills; the others wait for somebody.
     due_streams = "SELECT p.source, p.correlation_id
@@ -131,17 +130,28 @@ statements! {
     pending_counts = "SELECT source, CAST(reason AS {bigint}), COUNT(*), CAST(SUM(bytes) AS {bigint}), MIN(parked_at)
         FROM {p}pending GROUP BY source, reason";
     // Applied and fenced rows only. The nesting is what makes one text do for every database, but for the verb.
-    purge = "{delete_batch} (
+    purge = "{delete_events} (
             SELECT source, event_id FROM {p}event WHERE source = ? AND state = 1 AND decided_at < ?
-            ORDER BY decided_at LIMIT ?{skip_locked}) AS batch{batch_end}";
+            ORDER BY decided_at LIMIT ?{skip_locked}) AS batch{batch_of_events}";
     ping = "SELECT 1 FROM {p}cursor WHERE source = '' AND correlation_id = ''";
 }
 
 fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
+    let batch = &dialect.delete_batch;
+    let events = |text: &str| {
+        text.replace("{table}", "{p}event")
+            .replace("{key}", "event_id")
+    };
+    let fences = |text: &str| {
+        text.replace("{table}", "{p}fence")
+            .replace("{key}", "digest")
+    };
     let text = text
-        .replace("{delete_batch}", dialect.delete_batch.before)
-        .replace("{skip_locked}", dialect.delete_batch.skip_locked)
-        .replace("{batch_end}", dialect.delete_batch.behind)
+        .replace("{delete_events}", &events(batch.before))
+        .replace("{batch_of_events}", &events(batch.behind))
+        .replace("{delete_fences}", &fences(batch.before))
+        .replace("{batch_of_fences}", &fences(batch.behind))
+        .replace("{skip_locked}", batch.skip_locked)
         .replace("{p}", prefix)
         .replace("{on_conflict}", dialect.on_conflict)
         .replace("{for_update}", dialect.for_update)

@@ -205,7 +205,7 @@ mod tests {
         let text = format!("whpk_{}", STANDARD.encode(key.verifying_key().to_bytes()));
         let secret = Secret::decode(StandardEd25519::KEY, text).unwrap();
         assert!(StandardEd25519::is_key(&secret));
-        let secrets = Secrets::new([secret]).unwrap().snapshot();
+        let secrets = Secrets::new([secret]).unwrap().snapshot().unwrap();
         let uri = Uri::from_static("/");
         let request = RequestView::new(&Method::POST, &uri, headers, body);
         let verified =

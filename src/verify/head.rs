@@ -10,6 +10,7 @@ use super::json::{self, JsonPath, Members};
 use super::mac::{self, Tag};
 use super::refusal::{Refusal, RefusalKind};
 use super::scheme::{Hmac, Kind, Part, Scheme, SignatureAt, TimestampAt};
+use super::secret::Secret;
 use super::secrets::SecretSet;
 use super::time::{SignedTime, Tolerance};
 use super::{RequestView, Verified};
@@ -99,9 +100,21 @@ impl Head {
             Kind::Hmac(hmac) => {
                 hmac.verify(&self.found, request, secrets, self.now, &self.tolerance)
             }
-            Kind::Custom(custom) => custom
-                .verify(request, secrets, self.now, &self.tolerance)
-                .map(super::Accepted::into_verified),
+            Kind::Custom(custom) => {
+                let verify = |secrets| {
+                    custom
+                        .verify(request, secrets, self.now, &self.tolerance)
+                        .map(super::Accepted::into_verified)
+                };
+                let verified = verify(secrets)?;
+                if verified.secret.counts_at(self.now) {
+                    return Ok(verified);
+                }
+                // Perhaps another signature is by another secret.
+                let counting = secrets.counting_at(self.now);
+                let again = counting.iter().next().and_then(|_| verify(&counting).ok());
+                again.ok_or_else(|| outside_window(&verified.secret, self.now))
+            }
         }
     }
 
@@ -220,10 +233,19 @@ impl Hmac {
         };
         let tags = from_body.as_ref().unwrap_or(&found.tags);
         let message = self.message(found, request)?;
-        let secret = secrets
-            .iter()
-            .find(|secret| mac::any_matches(secret, self.algorithm, &message, tags))
-            .ok_or_else(|| no_match(tags.len(), secrets))?;
+        let mut outside = None;
+        let secret = secrets.iter().find(|secret| {
+            if !mac::any_matches(secret, self.algorithm, &message, tags) {
+                return false;
+            }
+            let counts = secret.counts_at(now);
+            if !counts {
+                outside = Some(outside_window(secret, now));
+            }
+            counts
+        });
+        let secret =
+            secret.ok_or_else(|| outside.unwrap_or_else(|| no_match(tags.len(), secrets)))?;
         let mut signed_at = found.signed_at;
         if let Some((TimestampAt::Json(path), unit)) = &self.timestamp {
             let missing = || {
@@ -297,8 +319,19 @@ impl Hmac {
     }
 }
 
+fn outside_window(secret: &Secret, now: Timestamp) -> Refusal {
+    let detail = match secret.window() {
+        (Some(from), _) if now < from => format!("does not count before {from:?}"),
+        (_, Some(until)) => format!("does not count after {until:?}"),
+        _ => "does not count".to_owned(),
+    };
+    let label = secret.label();
+    let detail = format!("a signature is by the secret {label}, and that {detail}");
+    Refusal::new(RefusalKind::OutsideWindow, detail)
+}
+
 fn no_match(candidates: usize, secrets: &SecretSet) -> Refusal {
-    let labels: Vec<_> = secrets.iter().map(super::Secret::label).collect();
+    let labels: Vec<_> = secrets.iter().map(Secret::label).collect();
     let detail = format!(
         "none of {candidates} signature(s) is by an active secret ({}): another secret, or a body that was changed on its way",
         labels.join(", ")

@@ -1,6 +1,9 @@
 //! Signatures: the door of an inbox, usable by itself.
 //!
-//! Everything here is a pure function of scheme, secrets, request and time: no runtime, no database, no I/O.
+//! Verification is a pure function of scheme, secrets, request and time: no runtime, no database, no I/O. Only two things
+//! here need a tokio runtime, and still no database: [`VerifyLayer`], which verifies in front of any tower service, and
+//! [`Secrets`] that come from a file or a provider.
+//!
 //! A [`Scheme`] says what a producer signs and where it writes that; [`Secrets`] holds the one or two active keys and
 //! rotates them at run time; [`Scheme::check_head`] refuses what need not be read, and [`Head::verify`] proves the rest.
 //!
@@ -21,7 +24,7 @@
 //!
 //! let uri = Uri::from_static("/");
 //! let request = RequestView::new(&Method::POST, &uri, &headers, body);
-//! let verified = scheme.verify(&request, &secrets.snapshot(), now, &Tolerance::default())?;
+//! let verified = scheme.verify(&request, &*secrets.snapshot()?, now, &Tolerance::default())?;
 //! assert_eq!(verified.label(), "secret-2");
 //! # Ok(())
 //! # }
@@ -34,6 +37,7 @@ mod ed25519;
 mod head;
 mod id;
 pub(crate) mod json;
+mod layer;
 mod mac;
 mod refusal;
 mod rfc9421;
@@ -52,6 +56,7 @@ pub use self::ed25519::StandardEd25519;
 pub use self::head::Head;
 pub use self::id::IdForm;
 pub use self::json::JsonPath;
+pub use self::layer::{VerifyFuture, VerifyLayer, VerifyService};
 pub use self::mac::{Algorithm, Encoding};
 pub use self::refusal::{Refusal, RefusalKind};
 pub use self::rfc9421::Rfc9421;
@@ -59,7 +64,9 @@ pub use self::scheme::{
     IdAt, Part, Pick, Scheme, SchemeBuilder, SchemeError, SignatureAt, TimestampAt,
 };
 pub use self::secret::{KeyEncoding, Secret, SecretError};
-pub use self::secrets::{ActiveSecret, SecretSet, Secrets};
+pub use self::secrets::{
+    ActiveSecret, EnvError, ProvideFuture, Refresh, SecretSet, Secrets, SecretsProvider,
+};
 pub use self::sign::{SignError, Signer};
 pub use self::time::{Tolerance, Unit};
 

@@ -41,6 +41,8 @@ pub enum RefusalKind {
     NoUrl,
     /// No signature is by any active secret.
     NoMatch,
+    /// A signature is by an active secret, and that does not count yet or does not count any more.
+    OutsideWindow,
 }
 
 impl RefusalKind {
@@ -59,6 +61,7 @@ impl RefusalKind {
             Self::UnreadableBody => "unreadable_body",
             Self::NoUrl => "no_url",
             Self::NoMatch => "no_match",
+            Self::OutsideWindow => "outside_window",
         }
     }
 }

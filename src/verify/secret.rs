@@ -11,6 +11,7 @@ use sha2::{Sha256, Sha512};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::mac::Algorithm;
+use crate::clock::Timestamp;
 
 /// How the text of a secret becomes the bytes of the key.
 ///
@@ -55,6 +56,10 @@ pub enum SecretError {
     DuplicateLabel,
     /// An active secret has the same key.
     DuplicateKey,
+    /// The secrets come from a file or a provider, which is the truth: change them there.
+    KeptElsewhere,
+    /// The file or the provider has not given any secret yet. Nothing can be decided without: answer 503, not 401.
+    NotAvailable,
 }
 
 impl fmt::Display for SecretError {
@@ -68,6 +73,10 @@ impl fmt::Display for SecretError {
             Self::UnknownLabel => "no active secret has this label",
             Self::DuplicateLabel => "an active secret has this label already",
             Self::DuplicateKey => "this secret is active already",
+            Self::KeptElsewhere => {
+                "the file or the provider that these secrets come from is the truth: change them there"
+            }
+            Self::NotAvailable => "the secrets are not available yet",
         })
     }
 }
@@ -79,6 +88,8 @@ impl std::error::Error for SecretError {}
 pub struct Secret {
     label: Option<Arc<str>>,
     key: Arc<Key>,
+    not_before: Option<Timestamp>,
+    not_after: Option<Timestamp>,
 }
 
 /// Key bytes, and the MAC state after the key for each algorithm in use: deriving it once saves two of the
@@ -154,6 +165,8 @@ impl Secret {
         Ok(Self {
             label: None,
             key: Arc::new(key),
+            not_before: None,
+            not_after: None,
         })
     }
 
@@ -162,6 +175,31 @@ impl Secret {
     pub fn labelled(mut self, label: impl Into<Arc<str>>) -> Self {
         self.label = Some(label.into());
         self
+    }
+
+    /// Before this time a signature by it does not count. Default: it counts from the beginning.
+    #[must_use]
+    pub fn not_before(mut self, from: Timestamp) -> Self {
+        self.not_before = Some(from);
+        self
+    }
+
+    /// After this time a signature by it does not count. Default: it counts until it is revoked.
+    #[must_use]
+    pub fn not_after(mut self, until: Timestamp) -> Self {
+        self.not_after = Some(until);
+        self
+    }
+
+    /// The times between which it counts, both included.
+    pub fn window(&self) -> (Option<Timestamp>, Option<Timestamp>) {
+        (self.not_before, self.not_after)
+    }
+
+    /// Whether a signature by it counts at this time.
+    pub fn counts_at(&self, now: Timestamp) -> bool {
+        self.not_before.is_none_or(|from| from <= now)
+            && self.not_after.is_none_or(|until| now <= until)
     }
 
     /// The label; `unnamed` if it has none yet.
@@ -214,6 +252,16 @@ impl Secret {
         self.key.sha1.get_or_init(|| {
             Hmac::new_from_slice(self.expose()).expect("HMAC takes keys of any length")
         })
+    }
+
+    /// The same key as this, whose prepared states are kept, with the window of `other`, and its label if it has one.
+    pub(super) fn with_settings_of(&self, other: Self) -> Self {
+        Self {
+            label: other.label.or_else(|| self.label.clone()),
+            key: Arc::clone(&self.key),
+            not_before: other.not_before,
+            not_after: other.not_after,
+        }
     }
 
     pub(super) fn has_label(&self) -> bool {

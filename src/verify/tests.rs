@@ -32,9 +32,12 @@ fn check(
     let secrets = Secrets::new(secrets.iter().map(|text| secret(text))).unwrap();
     let uri = Uri::from_static("/");
     let request = RequestView::new(&Method::POST, &uri, headers, body);
-    preset
-        .scheme()
-        .verify(&request, &secrets.snapshot(), NOW, &Tolerance::default())
+    preset.scheme().verify(
+        &request,
+        &secrets.snapshot().unwrap(),
+        NOW,
+        &Tolerance::default(),
+    )
 }
 
 /// `kudos` with this text as its whole signature header; `{mac}` stands for the right MAC by `s`.
@@ -174,7 +177,7 @@ fn single_bits() {
             .unwrap()
             .into_iter()
             .collect();
-        let secrets = Secrets::new([key]).unwrap().snapshot();
+        let secrets = Secrets::new([key]).unwrap().snapshot().unwrap();
         let verify = |headers: &HeaderMap, body: &[u8]| {
             let uri = Uri::from_static("/");
             let request = RequestView::new(&Method::POST, &uri, headers, body).with_url(url);
@@ -388,4 +391,33 @@ fn signed_or_empty(preset: &Preset) -> HeaderMap {
         .unwrap()
         .into_iter()
         .collect()
+}
+
+/// A signature by a secret outside its window does not count, and the refusal says why; the boundaries belong to it.
+#[test]
+fn windows_of_secrets() {
+    let scheme = Preset::KUDOS.scheme();
+    let at = |seconds: i64| Timestamp::from_secs(NOW.as_secs() + seconds);
+    let old = || Secret::text("old").unwrap().labelled("old");
+    let new = || Secret::text("new").unwrap().labelled("new");
+    let secrets = Secrets::new([new().not_before(at(-10)), old().not_after(at(10))]).unwrap();
+    let verify = |signers: &[Secret], now: Timestamp| {
+        let signer = Signer::new(&scheme, signers.iter().cloned()).unwrap();
+        let headers = signer.sign(now, None, b"{}").unwrap().into_iter().collect();
+        let uri = Uri::from_static("/");
+        let request = RequestView::new(&Method::POST, &uri, &headers, b"{}");
+        let secrets = secrets.snapshot().unwrap();
+        scheme
+            .verify(&request, &secrets, now, &Tolerance::default())
+            .map(|verified| verified.label().to_owned())
+    };
+    assert_eq!(verify(&[new()], at(-10)).unwrap(), "new");
+    assert_eq!(verify(&[old()], at(10)).unwrap(), "old");
+    assert_eq!(verify(&[new(), old()], at(-11)).unwrap(), "old");
+    assert_eq!(verify(&[old(), new()], at(11)).unwrap(), "new");
+    for (signer, now, why) in [(new(), at(-11), "before"), (old(), at(11), "after")] {
+        let refusal = verify(&[signer], now).unwrap_err();
+        assert_eq!(refusal.kind(), RefusalKind::OutsideWindow);
+        assert!(refusal.to_string().contains(why), "{refusal}");
+    }
 }

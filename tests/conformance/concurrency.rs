@@ -183,9 +183,9 @@ async fn a_crowd_of_events_of_one_stream_on_a_pool_of_five_is_applied_in_order<D
                 _ => panic!("{reply:?}"),
             }
         }
-        assert_eq!(
-            world.probe.peak(),
-            1,
+        // None, if the first of them was among those that were refused.
+        assert!(
+            world.probe.peak() <= 1,
             "two events of one stream ran at the same time"
         );
     }

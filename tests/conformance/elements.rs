@@ -226,7 +226,7 @@ async fn a_source_that_cannot_be_split_is_refused<D: TestDb>(db: D) {
             .source(source)
             .build()
             .await;
-        let error = built.err().expect("refused");
+        let error = built.expect_err("refused");
         assert_eq!(error.kind(), BuildErrorKind::UnsafeSetting, "{error}");
         assert!(error.to_string().contains("several events"), "{error}");
     }

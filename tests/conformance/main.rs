@@ -43,4 +43,5 @@ mod secrets;
 mod sessions;
 mod settings;
 mod statements;
+mod tenants;
 mod verdicts;

@@ -78,7 +78,7 @@ async fn missing_tables_are_refused_with_the_fix<D: TestDb>(db: D) {
         .migrate(false)
         .build()
         .await;
-    let error = refused.err().expect("there are no such tables").to_string();
+    let error = refused.expect_err("there are no such tables").to_string();
     assert!(
         error.contains("migrate(true)") && error.contains("migrations/"),
         "{error}"
@@ -90,7 +90,7 @@ async fn the_longest_identifiers_fit_and_are_told_apart_at_their_last_byte<D: Te
     let world = World::<D>::start(&db).await;
     // 63 characters of 4 bytes, and 3 bytes.
     let long = |end: &str| format!("{}{end}", "\u{1f980}".repeat(63));
-    let ids = ["\u{20ac}", "\u{20ad}", "abc", "abC", "ab "].map(|end| long(end));
+    let ids = ["\u{20ac}", "\u{20ad}", "abc", "abC", "ab "].map(long);
     for id in &ids {
         assert_eq!(id.len(), 255);
         let event = Event::new(id).of(id, 1).with("event_type", long("typ"));

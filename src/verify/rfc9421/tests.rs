@@ -12,7 +12,8 @@ const BODY: &[u8] = b"{}";
 fn verify(scheme: &Scheme, headers: &HeaderMap, body: &[u8]) -> Result<(), RefusalKind> {
     let secrets = Secrets::new([Secret::text("s").unwrap()])
         .unwrap()
-        .snapshot();
+        .snapshot()
+        .unwrap();
     let uri = Uri::from_static("/");
     let request = RequestView::new(&Method::POST, &uri, headers, body).with_url(Some(URL));
     let verified = scheme.verify(&request, &secrets, NOW, &Tolerance::default());

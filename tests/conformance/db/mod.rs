@@ -44,8 +44,6 @@ pub(crate) trait TestDb: Clone + Send + Sync + 'static {
     const HOLD_ROW: &'static str;
     /// The isolation levels that a user may choose.
     const ISOLATION: &'static [Isolation];
-    /// Counts the transactions on the server that are open in this database and idle; nothing where no server counts.
-    const OPEN_TRANSACTIONS: Option<&'static str>;
     /// All settings of the session as one text; nothing where a connection has none to leave changed.
     const SESSION: Option<&'static str>;
     /// Gives the session limits of the user's own.
@@ -94,6 +92,8 @@ pub(crate) trait TestDb: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = sqlx::Result<String>> + Send;
     /// The first column of what a query finds.
     fn texts(pool: &Pool<Self::DB>, sql: &str) -> impl Future<Output = Vec<String>> + Send;
+    /// The transactions that are open in this database and idle, as far as there is a server that knows.
+    fn open_transactions(pool: &Pool<Self::DB>) -> impl Future<Output = i64> + Send;
     /// A nested transaction of the driver with one line of the ledger in it.
     fn nested(
         conn: &mut Conn<Self>,

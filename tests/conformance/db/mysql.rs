@@ -86,12 +86,6 @@ impl TestDb for MySqlDb {
             may_fail: true,
         },
     ];
-    // A transaction that only was begun, and has touched nothing, is none to InnoDB.
-    const OPEN_TRANSACTIONS: Option<&'static str> = Some(
-        "SELECT COUNT(*) FROM information_schema.innodb_trx t
-        JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
-        WHERE p.db = DATABASE() AND p.command = 'Sleep'",
-    );
     // Without what differs between any two statements.
     const SESSION: Option<&'static str> = Some(
         "SELECT GROUP_CONCAT(variable_name, '=', variable_value ORDER BY variable_name SEPARATOR '\n')
@@ -195,6 +189,31 @@ impl TestDb for MySqlDb {
         let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(pool).await;
         let rows = rows.expect("texts");
         rows.iter().map(|row| text(row, 0)).collect()
+    }
+
+    async fn open_transactions(pool: &MySqlPool) -> i64 {
+        let idle = "SELECT CAST(id AS CHAR) FROM information_schema.processlist
+            WHERE db = DATABASE() AND command = 'Sleep'";
+        let idle = Self::texts(pool, idle).await;
+        // Not information_schema.innodb_trx: whoever looks there more often than every 100 ms is shown its past.
+        let status = sqlx::raw_sql("SHOW ENGINE INNODB STATUS")
+            .fetch_one(pool)
+            .await
+            .expect("the engine's status");
+        let status = text(&status, 2);
+        // A block for each transaction; that of a session without one says "not started".
+        let open = status
+            .split("---TRANSACTION ")
+            .skip(1)
+            .filter(|block| {
+                block
+                    .lines()
+                    .next()
+                    .is_some_and(|line| line.contains("ACTIVE"))
+            })
+            .filter_map(|block| block.split("thread id ").nth(1)?.split([',', ' ']).next())
+            .filter(|id| idle.iter().any(|idle| idle == id));
+        i64::try_from(open.count()).expect("few")
     }
 
     async fn nested(conn: &mut MySqlConnection, entry: Entry, end: Nested) -> sqlx::Result<()> {

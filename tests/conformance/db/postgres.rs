@@ -90,10 +90,6 @@ impl TestDb for PostgresDb {
             may_fail: true,
         },
     ];
-    const OPEN_TRANSACTIONS: Option<&'static str> = Some(
-        "SELECT COUNT(*) FROM pg_stat_activity
-        WHERE datname = current_database() AND state LIKE 'idle in transaction%'",
-    );
     const SESSION: Option<&'static str> =
         Some("SELECT string_agg(name || '=' || setting, E'\\n' ORDER BY name) FROM pg_settings");
     const ODD_SESSION: &'static str = "SET statement_timeout = 55555;
@@ -187,6 +183,12 @@ impl TestDb for PostgresDb {
             .fetch_all(pool)
             .await
             .expect("texts")
+    }
+
+    async fn open_transactions(pool: &PgPool) -> i64 {
+        let open = "SELECT COUNT(*) FROM pg_stat_activity
+            WHERE datname = current_database() AND state LIKE 'idle in transaction%'";
+        Self::number(pool, open).await
     }
 
     async fn nested(conn: &mut PgConnection, entry: Entry, end: Nested) -> sqlx::Result<()> {

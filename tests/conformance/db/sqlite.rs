@@ -76,7 +76,6 @@ impl TestDb for SqliteFile {
         set: "SELECT 1",
         may_fail: false,
     }];
-    const OPEN_TRANSACTIONS: Option<&'static str> = None;
     const SESSION: Option<&'static str> = None;
     const ODD_SESSION: &'static str = "SELECT 1";
     const CONNECTION_ID: Option<&'static str> = None;
@@ -160,6 +159,10 @@ impl TestDb for SqliteFile {
             .fetch_all(pool)
             .await
             .expect("texts")
+    }
+
+    async fn open_transactions(_: &SqlitePool) -> i64 {
+        0
     }
 
     async fn nested(conn: &mut SqliteConnection, entry: Entry, end: Nested) -> sqlx::Result<()> {

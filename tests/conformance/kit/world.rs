@@ -156,13 +156,11 @@ impl<D: TestDb> World<D> {
     /// Demands that no pooled connection is inside a transaction, or unusable: what is written on each of them, all
     /// of them held at the same time, is seen by others at once. Nor does the server know an open one.
     pub(crate) async fn pool_is_whole(&self) {
-        if let Some(open) = D::OPEN_TRANSACTIONS {
-            // A transaction whose connection was closed ends there a moment later; one at work is not for long.
-            eventually("no open transaction is left", async || {
-                self.number(open).await == 0
-            })
-            .await;
-        }
+        // A transaction whose connection was closed ends there a moment later.
+        eventually("no open transaction is left", async || {
+            D::open_transactions(&self.eyes).await == 0
+        })
+        .await;
         let mut held = Vec::new();
         for _ in 0..self.pool.options().get_max_connections() {
             held.push(self.pool.acquire().await.expect("a connection"));
