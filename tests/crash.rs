@@ -300,7 +300,8 @@ fn a_frozen_receiver_blocks_others_no_longer_than_its_budget(kind: Kind) {
             refused += 1;
             false
         });
-        // The budget, the server's margin, and some patience with a busy machine.
+        // The budget, the server's margin, and some patience with a busy machine. The limit on idle transactions counts
+        // from the end of the statement that ran when it was frozen.
         let margin = match kind {
             Kind::Postgres => 500,
             _ => 2_000,
@@ -314,7 +315,8 @@ fn a_frozen_receiver_blocks_others_no_longer_than_its_budget(kind: Kind) {
         assert!(other.has_stream("acct-1", n));
         frozen.signal("CONT");
         let first = first.join().expect("no panic").expect("an answer");
-        assert!([200, 503].contains(&first.status), "{first:?}");
+        // 200: a duplicate, after a fresh transaction. 500: the server's end of it came to light when it was released.
+        assert!([200, 500, 503].contains(&first.status), "{first:?}");
         assert_ne!(first.outcome(), "applied", "it lost its transaction");
         frozen.deliver(&event).is(200, "duplicate");
         assert!(other.has_stream("acct-1", n));
