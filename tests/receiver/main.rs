@@ -8,6 +8,8 @@ mod answers;
 mod door;
 mod faults;
 mod order;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod outage;
 #[cfg(feature = "postgres")]
 mod pgbouncer;
 mod pool;
