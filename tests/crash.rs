@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use support::database::{Kind, on_each_database, on_each_server};
+use support::database::{Kind, on_each_database};
 use support::event::{Event, SECRET};
 use support::receiver::{Receiver, Setup};
 use support::{binary, wait_until};
@@ -396,5 +396,7 @@ on_each_database!(
 mod on_servers {
     use super::a_frozen_receiver_blocks_others_no_longer_than_its_budget;
 
-    crate::on_each_server!(a_frozen_receiver_blocks_others_no_longer_than_its_budget);
+    crate::support::database::on_each_server!(
+        a_frozen_receiver_blocks_others_no_longer_than_its_budget
+    );
 }
