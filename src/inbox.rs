@@ -134,8 +134,9 @@ impl<DB: Backend> Inbox<DB> {
             };
         }
         let ping = async {
-            let mut conn = self.shared.acquire().await?;
-            DB::ping(&mut conn, &self.shared.sql).await
+            let mut conn = self.shared.acquire_statements().await?;
+            let pinged = DB::ping(&mut conn, &self.shared.sql).await;
+            conn.done(pinged).await
         };
         tokio::time::timeout(patience, ping)
             .await
@@ -264,9 +265,10 @@ impl<DB: Backend> InboxBuilder<DB> {
         }
         let settings = DB::check(&self.pool).await?;
         if self.migrate {
-            DB::migrate(&self.pool, &self.prefix).await?;
+            DB::migrate(&self.pool, &settings, &self.prefix).await?;
         }
-        let sql = DB::sql(&self.prefix);
+        let mut sql = DB::sql(&self.prefix);
+        sql.named = DB::names_statements(&settings);
         check_schema::<DB>(&self.pool, &sql).await?;
         let incarnation = match DB::cheap_incarnation(&self.pool) {
             Some(incarnation) => incarnation,
@@ -329,8 +331,9 @@ fn check_prefix(prefix: &str) -> Result<(), BuildError> {
 }
 
 async fn check_schema<DB: Backend>(pool: &Pool<DB>, sql: &Sql) -> Result<(), BuildError> {
-    let mut conn = pool.acquire().await?;
-    if let Err(error) = DB::ping(&mut conn, sql).await {
+    // In a transaction, for the reason that `Pooled::bracket` has.
+    let mut tx = pool.begin().await?;
+    if let Err(error) = DB::ping(&mut tx, sql).await {
         let message = format!(
             "the inbox tables are missing ({error}): let `build` make them by `.migrate(true)`, or run the files in \
              migrations/{}",

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sqlx::Pool;
 use sqlx::pool::PoolConnection;
+use sqlx::{Pool, SqlStr};
 use tokio::runtime::Handle;
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
@@ -59,6 +59,8 @@ pub(crate) struct Pooled<'a, DB: Backend> {
     shared: &'a Shared<DB>,
     conn: Option<PoolConnection<DB>>,
     generation: u64,
+    /// In a transaction of its own, for the sake of its statements.
+    bracketed: bool,
 }
 
 impl<DB: Backend> Pooled<'_, DB> {
@@ -76,14 +78,36 @@ impl<DB: Backend> Pooled<'_, DB> {
         self.shared.generation() == self.generation
     }
 
-    /// After a statement outside a transaction: a connection that met a fault is closed, so that a pool that is pinned
-    /// to a server that is no primary any more recovers (§4.7).
-    pub(crate) fn done<T>(self, result: &Result<T, sqlx::Error>) {
-        if let Err(error) = result
+    /// Where statements have no names, each is sent in two parts, which a pooler between us and the server may give to
+    /// two server connections unless a transaction keeps them together.
+    async fn bracket(mut self) -> Result<Self, sqlx::Error> {
+        if !self.shared.sql.named {
+            self.bracketed = true;
+            DB::run(&mut self, SqlStr::from_static("BEGIN")).await?;
+        }
+        Ok(self)
+    }
+
+    /// After the statements outside a transaction, with what the last one returned: a connection that met a fault is
+    /// closed, so that a pool that is pinned to a server that is no primary any more recovers (§4.7).
+    pub(crate) async fn done<T>(
+        mut self,
+        result: Result<T, sqlx::Error>,
+    ) -> Result<T, sqlx::Error> {
+        let result = match result {
+            Ok(value) if self.bracketed => {
+                let committed = DB::run(&mut self, SqlStr::from_static("COMMIT")).await;
+                self.bracketed = committed.is_err();
+                committed.map(|()| value)
+            }
+            other => other,
+        };
+        if let Err(error) = &result
             && DB::fault(error) == Fault::Gone
         {
             self.close();
         }
+        result
     }
 
     /// Closes it, and forgets what this process remembers: its end was not ours.
@@ -118,7 +142,8 @@ impl<DB: Backend> Drop for Pooled<'_, DB> {
             .incarnation
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if known.generation != self.generation
+        // A transaction that was not ended, since its future was dropped or its statement failed, ends with its connection.
+        if (known.generation != self.generation || self.bracketed)
             && let Some(conn) = self.conn.take()
         {
             close_hard(conn);
@@ -144,8 +169,22 @@ impl<DB: Backend> Shared<DB> {
         }
     }
 
+    /// As [`Shared::connection`], for statements outside of a transaction. [`Pooled::done`] ends it.
+    pub(crate) async fn statements(&self, deadline: Instant) -> Result<Pooled<'_, DB>, Answer> {
+        let conn = self.connection(deadline).await?;
+        match timeout_at(deadline, conn.bracket()).await {
+            Ok(Ok(conn)) => Ok(conn),
+            _ => Err(Answer::unavailable("the database is not available")),
+        }
+    }
+
+    /// As [`Shared::acquire`], for statements outside of a transaction. [`Pooled::done`] ends it.
+    pub(crate) async fn acquire_statements(&self) -> Result<Pooled<'_, DB>, sqlx::Error> {
+        self.acquire().await?.bracket().await
+    }
+
     /// A pooled connection, as long as the pool lets one wait.
-    pub(crate) async fn acquire(&self) -> Result<Pooled<'_, DB>, sqlx::Error> {
+    async fn acquire(&self) -> Result<Pooled<'_, DB>, sqlx::Error> {
         // Looked at before the connection is taken: one that is older than this is not used for long.
         let generation = self.generation();
         let conn = self.pool.acquire().await?;
@@ -153,6 +192,7 @@ impl<DB: Backend> Shared<DB> {
             shared: self,
             conn: Some(conn),
             generation,
+            bracketed: false,
         })
     }
 

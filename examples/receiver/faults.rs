@@ -114,6 +114,7 @@ pub(crate) trait Faulty: Ledger {
 impl Faulty for sqlx::Postgres {
     async fn sql_sleep(conn: &mut Self::Connection, millis: u64) -> sqlx::Result<()> {
         sqlx::query("SELECT pg_sleep($1)")
+            .persistent(false)
             .bind(millis as f64 / 1e3)
             .execute(conn)
             .await?;

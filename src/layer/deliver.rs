@@ -228,9 +228,9 @@ impl<DB: Backend> Live<'_, DB> {
             detail: "",
         };
         let audited = async {
-            let mut conn = self.shared.connection(self.deadline).await?;
+            let mut conn = self.shared.statements(self.deadline).await?;
             let written = DB::audit(&mut conn, &self.shared.sql, &entry).await;
-            conn.done(&written);
+            let written = conn.done(written).await;
             written.map_err(|error| self.database_failed(&error))
         };
         let audited = timeout_at(self.deadline, audited).await;
@@ -293,9 +293,9 @@ impl<DB: Backend> Live<'_, DB> {
 
     /// One statement, outside any transaction: what the database knows already (§2.4).
     async fn look<R>(&self) -> Result<Option<Settled<R>>, Answer> {
-        let mut conn = self.shared.connection(self.deadline).await?;
+        let mut conn = self.shared.statements(self.deadline).await?;
         let known = DB::known(&mut conn, &self.shared.sql, self.key()).await;
-        conn.done(&known);
+        let known = conn.done(known).await;
         let Some(known) = known.map_err(|error| self.database_failed(&error))? else {
             return Ok(None);
         };

@@ -66,7 +66,7 @@ impl Work {
         shared: &Shared<DB>,
         deadline: Instant,
     ) -> Result<Option<Pending>, ()> {
-        let mut conn = shared.connection(deadline).await.map_err(|_| ())?;
+        let mut conn = shared.statements(deadline).await.map_err(|_| ())?;
         let head = match self {
             Self::Stream {
                 source,
@@ -86,8 +86,9 @@ impl Work {
                 DB::due_event(&mut conn, &shared.sql, Key { source, event_id }).await
             }
         };
-        conn.done(&head);
-        head.map_err(|error| tracing::warn!(?self, %error, "could not read a due event"))
+        conn.done(head)
+            .await
+            .map_err(|error| tracing::warn!(?self, %error, "could not read a due event"))
     }
 }
 
@@ -294,10 +295,9 @@ async fn fail<DB: Backend>(
     } else {
         let deadline = Instant::now() + source.budget();
         let recording = async {
-            let mut conn = shared.connection(deadline).await.map_err(|_| ())?;
-            DB::record_attempt(&mut conn, &shared.sql, key, &attempt)
-                .await
-                .map_err(|_| ())
+            let mut conn = shared.statements(deadline).await.map_err(|_| ())?;
+            let recorded = DB::record_attempt(&mut conn, &shared.sql, key, &attempt).await;
+            conn.done(recorded).await.map_err(|_| ())
         };
         tokio::time::timeout_at(deadline, recording)
             .await

@@ -85,11 +85,10 @@ async fn expire<DB: Backend>(
     let now = shared.clock.now();
     let mut after = String::new();
     loop {
-        let mut conn = shared.acquire().await?;
+        let mut conn = shared.acquire_statements().await?;
         let before = now.minus(source.recovery_window());
-        let page =
-            DB::expired(&mut conn, &shared.sql, source.name(), before, &after, BATCH).await?;
-        drop(conn);
+        let page = DB::expired(&mut conn, &shared.sql, source.name(), before, &after, BATCH).await;
+        let page = conn.done(page).await?;
         let full = page.len() as i64 == BATCH;
         for event in page {
             let bury = Bury {
@@ -144,10 +143,11 @@ async fn purge<DB: Backend>(
                 Some(writer) => writer.acquire().await.ok(),
                 None => None,
             };
-            let mut conn = shared.acquire().await?;
+            let mut conn = shared.acquire_statements().await?;
             let (sql, name, now) = (&shared.sql, source.name(), shared.clock.now());
             DB::purge_fences(&mut conn, sql, name, now, BATCH).await?;
-            DB::purge(&mut conn, sql, name, before, BATCH).await?
+            let purged = DB::purge(&mut conn, sql, name, before, BATCH).await;
+            conn.done(purged).await?
         };
         removed += batch;
         if batch < BATCH.unsigned_abs() || shared.worker.stopped() {
@@ -170,8 +170,9 @@ async fn purge<DB: Backend>(
 /// How much is parked and dead: for the metrics, and for the bounds on parking.
 async fn sample<DB: Backend>(shared: &Arc<Shared<DB>>, reported: &mut HashSet<String>) {
     let counts = async {
-        let mut conn = shared.acquire().await?;
-        DB::pending_counts(&mut conn, &shared.sql).await
+        let mut conn = shared.acquire_statements().await?;
+        let counted = DB::pending_counts(&mut conn, &shared.sql).await;
+        conn.done(counted).await
     };
     let counts = match counts.await {
         Ok(counts) => counts,

@@ -188,7 +188,7 @@ impl Kind {
         shared: &Shared<DB>,
         after: &(String, String),
     ) -> Result<Vec<(String, String)>, sqlx::Error> {
-        let mut conn = shared.acquire().await?;
+        let mut conn = shared.acquire_statements().await?;
         let (source, id, now) = (after.0.as_str(), after.1.as_str(), shared.clock.now());
         let page = match self {
             Self::Stream => {
@@ -206,8 +206,7 @@ impl Kind {
                 DB::due_events(&mut conn, &shared.sql, after, now, PAGE).await
             }
         };
-        conn.done(&page);
-        page
+        conn.done(page).await
     }
 
     fn work(self, source: Arc<str>, id: Arc<str>) -> Work {

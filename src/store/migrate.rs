@@ -27,6 +27,25 @@ where
     DB: Database,
     DB::Connection: Migrate,
 {
+    let migrator = migrator(prefix, versions);
+    let mut attempt = 1;
+    loop {
+        let mut conn = pool.acquire().await?;
+        match migrator.run_direct(None, &mut *conn, false).await {
+            Ok(()) => return Ok(()),
+            // Two processes that start together both find a version missing, and one of them fails. Each version is
+            // one transaction with its row, so looking again finds either nothing to do or the same error.
+            Err(error) if attempt < ATTEMPTS => {
+                tracing::debug!(%error, attempt, "migration failed; looking again");
+                super::close_hard(conn);
+                attempt += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+pub(crate) fn migrator(prefix: &str, versions: &[Version]) -> Migrator {
     let mut migrator = Migrator::with_migrations(
         versions
             .iter()
@@ -47,20 +66,5 @@ where
     // its own file sees to.
     migrator.set_locking(false);
     migrator.dangerous_set_table_name(format!("{prefix}migrations"));
-
-    let mut attempt = 1;
-    loop {
-        let mut conn = pool.acquire().await?;
-        match migrator.run_direct(None, &mut *conn, false).await {
-            Ok(()) => return Ok(()),
-            // Two processes that start together both find a version missing, and one of them fails. Each version is
-            // one transaction with its row, so looking again finds either nothing to do or the same error.
-            Err(error) if attempt < ATTEMPTS => {
-                tracing::debug!(%error, attempt, "migration failed; looking again");
-                super::close_hard(conn);
-                attempt += 1;
-            }
-            Err(error) => return Err(error),
-        }
-    }
+    migrator
 }

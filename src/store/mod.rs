@@ -78,9 +78,16 @@ pub trait Backend: Database + sealed::Sealed {
     fn check(
         pool: &Pool<Self>,
     ) -> impl Future<Output = std::result::Result<Self::Settings, BuildError>> + Send;
+    /// Whether prepared statements stay with their connection. Otherwise ours have no names, and each that is outside
+    /// of a transaction gets one of its own, so that it is not prepared on one server connection and run on another.
+    #[doc(hidden)]
+    fn names_statements(_: &Self::Settings) -> bool {
+        true
+    }
     #[doc(hidden)]
     fn migrate(
         pool: &Pool<Self>,
+        settings: &Self::Settings,
         prefix: &str,
     ) -> impl Future<Output = std::result::Result<(), sqlx::migrate::MigrateError>> + Send;
     /// From the pool's options alone; only with [`Self::CHEAP_INCARNATION`].

@@ -108,6 +108,7 @@ impl Backend for MySql {
 
     async fn migrate(
         pool: &Pool<Self>,
+        _: &Self::Settings,
         prefix: &str,
     ) -> std::result::Result<(), sqlx::migrate::MigrateError> {
         // DDL commits by itself here: two processes must not even begin the same version. The driver's own lock waits

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use sqlx::postgres::PgConnection;
-use sqlx::{AssertSqlSafe, Pool, Postgres, Row, SqlSafeStr};
+use sqlx::{AssertSqlSafe, ConnectOptions, Pool, Postgres, Row, SqlSafeStr};
 use tokio::time::Instant;
 
 use super::migrate::{self, Version};
@@ -31,11 +31,19 @@ const VERSIONS: &[Version] = &[Version {
     sql: include_str!("../../migrations/postgres/0001_inbox.sql"),
 }];
 
+const SWEEP: &str = "DEALLOCATE ALL";
+const MIGRATION_ATTEMPTS: u32 = 5;
+
+/// Behind a pooler that has one server connection, the second one of the check never comes.
+const CHECK_PATIENCE: Duration = Duration::from_secs(3);
+
 /// What the start-up check found.
 #[doc(hidden)]
 pub struct PostgresSettings {
     /// The session's `synchronous_commit` is off, and is raised for every transaction (§4.1a).
     raise_commit: bool,
+    /// The pool's options turn the statement cache off, as behind PgBouncer in transaction mode.
+    unnamed: bool,
     /// Not every platform's server can look for a client that is gone.
     checks_client: bool,
 }
@@ -66,7 +74,12 @@ impl Backend for Postgres {
     }
 
     async fn check(pool: &Pool<Self>) -> std::result::Result<PostgresSettings, BuildError> {
-        if pool.options().get_max_connections() > 1 {
+        // The driver has no other way to tell.
+        let url = pool.connect_options().to_url_lossy();
+        let unnamed = url
+            .query_pairs()
+            .any(|(name, value)| name == "statement-cache-capacity" && value == "0");
+        if !unnamed && pool.options().get_max_connections() > 1 {
             check_prepared(pool).await?;
         }
         let mut conn = pool.acquire().await?;
@@ -98,17 +111,49 @@ impl Backend for Postgres {
             );
         }
         Ok(PostgresSettings {
+            unnamed,
             raise_commit: synchronous_commit == "off",
             checks_client,
         })
     }
 
+    fn names_statements(settings: &PostgresSettings) -> bool {
+        !settings.unnamed
+    }
+
     async fn migrate(
         pool: &Pool<Self>,
+        settings: &PostgresSettings,
         prefix: &str,
     ) -> std::result::Result<(), sqlx::migrate::MigrateError> {
-        // No session advisory lock: it breaks behind PgBouncer in transaction mode.
-        migrate::run(pool, prefix, VERSIONS).await
+        if !settings.unnamed {
+            return migrate::run(pool, prefix, VERSIONS).await;
+        }
+        // The driver's migrator names its statements in any case. In one transaction they are all on one server
+        // connection, which is swept before and after.
+        let mut attempt = 1;
+        loop {
+            let mut tx = pool.begin().await?;
+            let migrated: std::result::Result<(), sqlx::migrate::MigrateError> = async {
+                sqlx::raw_sql(SWEEP).execute(&mut *tx).await?;
+                migrate::migrator(prefix, VERSIONS)
+                    .run_direct(None, &mut *tx, false)
+                    .await?;
+                sqlx::raw_sql(SWEEP).execute(&mut *tx).await?;
+                Ok(())
+            }
+            .await;
+            match migrated {
+                Ok(()) => return Ok(tx.commit().await?),
+                // Another process made the same tables meanwhile.
+                Err(error) if attempt < MIGRATION_ATTEMPTS => {
+                    tracing::debug!(%error, attempt, "migration failed; looking again");
+                    let _ = tx.rollback().await;
+                    attempt += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     fn cheap_incarnation(_: &Pool<Self>) -> Option<Self::Incarnation> {
@@ -118,12 +163,11 @@ impl Backend for Postgres {
     async fn incarnation(conn: &mut PgConnection) -> Result<Self::Incarnation> {
         // The first eight digits of a WAL file's name are the timeline that is written now; the control file knows it
         // only from the next checkpoint on. A standby writes none.
-        let row = sqlx::query(
+        let row = sqlx::raw_sql(
             "SELECT system_identifier::text, CASE WHEN pg_is_in_recovery() THEN -1 ELSE \
              ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint END \
              FROM pg_control_system()",
         )
-        .persistent(false)
         .fetch_one(conn)
         .await?;
         Ok((row.try_get(0)?, row.try_get(1)?))
@@ -203,16 +247,16 @@ impl Backend for Postgres {
 /// them, a connection's next transaction runs on another server connection, where the statement is unknown.
 async fn check_prepared(pool: &Pool<Postgres>) -> std::result::Result<(), BuildError> {
     let (mut first, mut second) = (pool.acquire().await?, pool.acquire().await?);
-    // The first one keeps a server connection busy while the second one prepares on another; the one that is given
-    // back last is the one that is handed out next.
-    sqlx::raw_sql("BEGIN").execute(&mut *first).await?;
-    let prepared = ask(&mut second).await;
-    sqlx::raw_sql("COMMIT").execute(&mut *first).await?;
-    let again = ask(&mut second).await;
-    let Err(error) = prepared.and(again) else {
+    let checked = tokio::time::timeout(CHECK_PATIENCE, compare(&mut first, &mut second)).await;
+    if let Ok(Ok(())) = checked {
+        return Ok(());
+    }
+    close_hard(first);
+    close_hard(second);
+    // Not in time: it cannot be told, and nothing is known to be wrong.
+    let Ok(Err(error)) = checked else {
         return Ok(());
     };
-    close_hard(second);
     match error
         .as_database_error()
         .and_then(|error| error.code())
@@ -221,11 +265,21 @@ async fn check_prepared(pool: &Pool<Postgres>) -> std::result::Result<(), BuildE
         // Unknown, or known already: it was prepared by somebody else.
         Some("26000" | "42P05" | "08P01") => Err(BuildError::unsafe_setting(
             "prepared statements do not stay with their connection, as behind PgBouncer in transaction mode: set \
-             `.statement_cache_capacity(0)` on the pool's options, which makes the inbox's and the handlers' \
-             statements unnamed",
+             `.statement_cache_capacity(0)` on the pool's options, which makes the inbox's statements unnamed, and \
+             `.persistent(false)` on the handlers' own queries",
         )),
         _ => Err(error.into()),
     }
+}
+
+async fn compare(first: &mut PgConnection, second: &mut PgConnection) -> Result<()> {
+    // The first one keeps a server connection busy while the second one prepares on another; the one that is given
+    // back last is the one that is handed out next.
+    sqlx::raw_sql("BEGIN").execute(&mut *first).await?;
+    let prepared = ask(second).await;
+    sqlx::raw_sql("COMMIT").execute(first).await?;
+    let again = ask(second).await;
+    prepared.and(again).map(drop)
 }
 
 async fn ask(conn: &mut PgConnection) -> Result<i64> {
@@ -235,10 +289,11 @@ async fn ask(conn: &mut PgConnection) -> Result<i64> {
         .await
 }
 
-async fn setting(conn: &mut PgConnection, name: &str) -> Result<String> {
-    sqlx::query_scalar("SELECT current_setting($1)")
-        .bind(name)
-        .persistent(false)
+/// `name`: a literal of ours. Sent as plain text, which needs no prepared statement.
+async fn setting(conn: &mut PgConnection, name: &'static str) -> Result<String> {
+    let select = format!("SELECT current_setting('{name}')");
+    sqlx::raw_sql(AssertSqlSafe(select))
         .fetch_one(conn)
-        .await
+        .await?
+        .try_get(0)
 }

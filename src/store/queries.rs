@@ -27,6 +27,7 @@ macro_rules! statements_of_backend {
             key: Key<'_>,
         ) -> Result<Option<Known>> {
             let row = sqlx::query(sql.known.clone())
+                .persistent(sql.named)
                 .bind(key.source)
                 .bind(key.event_id)
                 .fetch_optional(conn)
@@ -51,6 +52,7 @@ macro_rules! statements_of_backend {
             key: Key<'_>,
         ) -> Result<Option<Known>> {
             let row = sqlx::query(sql.lock_event.clone())
+                .persistent(sql.named)
                 .bind(key.source)
                 .bind(key.event_id)
                 .fetch_optional(&mut *conn)
@@ -67,6 +69,7 @@ macro_rules! statements_of_backend {
             };
             if known.state == State::Dead {
                 let row = sqlx::query(sql.pending_reason.clone())
+                    .persistent(sql.named)
                     .bind(key.source)
                     .bind(key.event_id)
                     .fetch_optional(conn)
@@ -85,6 +88,7 @@ macro_rules! statements_of_backend {
             state: State,
         ) -> Result<bool> {
             let done = sqlx::query(sql.insert_event.clone())
+                .persistent(sql.named)
                 .bind(event.key.source)
                 .bind(event.key.event_id)
                 .bind(state as i64)
@@ -109,6 +113,7 @@ macro_rules! statements_of_backend {
             at: Timestamp,
         ) -> Result<bool> {
             let done = sqlx::query(sql.swap_state.clone())
+                .persistent(sql.named)
                 .bind(to as i64)
                 .bind(at.as_micros())
                 .bind(key.source)
@@ -125,6 +130,7 @@ macro_rules! statements_of_backend {
             place: &Place<'_>,
         ) -> Result<Option<Holder>> {
             let row = sqlx::query(sql.slot_holder.clone())
+                .persistent(sql.named)
                 .bind(place.stream.source)
                 .bind(place.stream.correlation_id)
                 .bind(place.sequence)
@@ -146,6 +152,7 @@ macro_rules! statements_of_backend {
             to: &str,
         ) -> Result<bool> {
             let done = sqlx::query(sql.yield_slot.clone())
+                .persistent(sql.named)
                 .bind(to)
                 .bind(key.source)
                 .bind(key.event_id)
@@ -161,6 +168,7 @@ macro_rules! statements_of_backend {
             at: Timestamp,
         ) -> Result<bool> {
             let done = sqlx::query(sql.advance_cursor.clone())
+                .persistent(sql.named)
                 .bind(place.sequence + 1)
                 .bind(at.as_micros())
                 .bind(place.stream.source)
@@ -179,6 +187,7 @@ macro_rules! statements_of_backend {
             at: Timestamp,
         ) -> Result<bool> {
             let done = sqlx::query(sql.open_cursor.clone())
+                .persistent(sql.named)
                 .bind(stream.source)
                 .bind(stream.correlation_id)
                 .bind(next)
@@ -194,6 +203,7 @@ macro_rules! statements_of_backend {
             stream: Stream<'_>,
         ) -> Result<Option<i64>> {
             let row = sqlx::query(sql.lock_cursor.clone())
+                .persistent(sql.named)
                 .bind(stream.source)
                 .bind(stream.correlation_id)
                 .fetch_optional(conn)
@@ -208,6 +218,7 @@ macro_rules! statements_of_backend {
         ) -> Result<()> {
             let request = pending.request;
             sqlx::query(sql.insert_pending.clone())
+                .persistent(sql.named)
                 .bind(pending.key.source)
                 .bind(pending.key.event_id)
                 .bind(pending.correlation_id)
@@ -233,6 +244,7 @@ macro_rules! statements_of_backend {
             key: Key<'_>,
         ) -> Result<bool> {
             let done = sqlx::query(sql.delete_pending.clone())
+                .persistent(sql.named)
                 .bind(key.source)
                 .bind(key.event_id)
                 .execute(conn)
@@ -247,6 +259,7 @@ macro_rules! statements_of_backend {
             attempt: &Attempt<'_>,
         ) -> Result<bool> {
             let done = sqlx::query(sql.record_attempt.clone())
+                .persistent(sql.named)
                 .bind(attempt.reason.map(|reason| reason as i64))
                 .bind(attempt.not_before.as_micros())
                 .bind(attempt.status)
@@ -260,6 +273,7 @@ macro_rules! statements_of_backend {
 
         async fn audit(conn: &mut Self::Connection, sql: &Sql, entry: &Audit<'_>) -> Result<()> {
             sqlx::query(sql.audit.clone())
+                .persistent(sql.named)
                 .bind(entry.at.as_micros())
                 .bind(entry.key.source)
                 .bind(entry.key.event_id)
@@ -279,6 +293,7 @@ macro_rules! statements_of_backend {
             limit: i64,
         ) -> Result<Vec<(String, String)>> {
             let rows = sqlx::query(sql.due_streams.clone())
+                .persistent(sql.named)
                 .bind(now.as_micros())
                 .bind(after.source)
                 .bind(after.source)
@@ -297,6 +312,7 @@ macro_rules! statements_of_backend {
             stream: Stream<'_>,
         ) -> Result<Option<Pending>> {
             let row = sqlx::query(sql.due_head.clone())
+                .persistent(sql.named)
                 .bind(stream.source)
                 .bind(stream.correlation_id)
                 .fetch_optional(conn)
@@ -312,6 +328,7 @@ macro_rules! statements_of_backend {
             limit: i64,
         ) -> Result<Vec<(String, String)>> {
             let rows = sqlx::query(sql.due_events.clone())
+                .persistent(sql.named)
                 .bind(now.as_micros())
                 .bind(after.source)
                 .bind(after.source)
@@ -330,6 +347,7 @@ macro_rules! statements_of_backend {
             key: Key<'_>,
         ) -> Result<Option<Pending>> {
             let row = sqlx::query(sql.due_event.clone())
+                .persistent(sql.named)
                 .bind(key.source)
                 .bind(key.event_id)
                 .fetch_optional(conn)
@@ -344,6 +362,7 @@ macro_rules! statements_of_backend {
             at: Timestamp,
         ) -> Result<bool> {
             let done = sqlx::query(sql.release.clone())
+                .persistent(sql.named)
                 .bind(at.as_micros())
                 .bind(key.source)
                 .bind(key.event_id)
@@ -359,6 +378,7 @@ macro_rules! statements_of_backend {
             fence: &Fence,
         ) -> Result<bool> {
             let done = sqlx::query(sql.insert_fence.clone())
+                .persistent(sql.named)
                 .bind(key.source)
                 .bind(&fence.digest[..])
                 .bind(key.event_id)
@@ -375,6 +395,7 @@ macro_rules! statements_of_backend {
             fence: &Fence,
         ) -> Result<Option<String>> {
             let row = sqlx::query(sql.fence_holder.clone())
+                .persistent(sql.named)
                 .bind(source)
                 .bind(&fence.digest[..])
                 .fetch_optional(conn)
@@ -390,6 +411,7 @@ macro_rules! statements_of_backend {
             limit: i64,
         ) -> Result<u64> {
             let done = sqlx::query(sql.purge_fences.clone())
+                .persistent(sql.named)
                 .bind(source)
                 .bind(before.as_micros())
                 .bind(limit)
@@ -407,6 +429,7 @@ macro_rules! statements_of_backend {
             limit: i64,
         ) -> Result<Vec<Expired>> {
             let rows = sqlx::query(sql.expired.clone())
+                .persistent(sql.named)
                 .bind(source)
                 .bind(after)
                 .bind(parked_before.as_micros())
@@ -429,6 +452,7 @@ macro_rules! statements_of_backend {
             sql: &Sql,
         ) -> Result<Vec<PendingCount>> {
             let rows = sqlx::query(sql.pending_counts.clone())
+                .persistent(sql.named)
                 .fetch_all(conn)
                 .await?;
             rows.iter()
@@ -452,6 +476,7 @@ macro_rules! statements_of_backend {
             limit: i64,
         ) -> Result<u64> {
             let done = sqlx::query(sql.purge.clone())
+                .persistent(sql.named)
                 .bind(source)
                 .bind(before.as_micros())
                 .bind(limit)
@@ -461,7 +486,10 @@ macro_rules! statements_of_backend {
         }
 
         async fn ping(conn: &mut Self::Connection, sql: &Sql) -> Result<()> {
-            sqlx::query(sql.ping.clone()).fetch_optional(conn).await?;
+            sqlx::query(sql.ping.clone())
+                .persistent(sql.named)
+                .fetch_optional(conn)
+                .await?;
             Ok(())
         }
     };

@@ -40,11 +40,15 @@ macro_rules! statements {
     ($($(#[$doc:meta])* $name:ident = $text:expr;)*) => {
         /// The statements, rendered for one database and one table prefix.
         #[doc(hidden)]
-        pub struct Sql { $($(#[$doc])* pub(crate) $name: SqlStr,)* }
+        pub struct Sql {
+            /// Statements are prepared under names of their own, which stay with the connection.
+            pub(crate) named: bool,
+            $($(#[$doc])* pub(crate) $name: SqlStr,)*
+        }
 
         impl Sql {
             pub(crate) fn render(dialect: &Dialect, prefix: &str) -> Self {
-                Self { $($name: render(dialect, prefix, $text),)* }
+                Self { named: true, $($name: render(dialect, prefix, $text),)* }
             }
         }
     };

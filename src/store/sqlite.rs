@@ -140,6 +140,7 @@ impl Backend for Sqlite {
 
     async fn migrate(
         pool: &Pool<Self>,
+        _: &Self::Settings,
         prefix: &str,
     ) -> std::result::Result<(), sqlx::migrate::MigrateError> {
         migrate::run(pool, prefix, VERSIONS).await

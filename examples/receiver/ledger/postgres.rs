@@ -38,6 +38,8 @@ impl Ledger for Postgres {
             "INSERT INTO ledger_account AS a (account, balance) VALUES ($1, $2)
              ON CONFLICT (account) DO UPDATE SET balance = a.balance + excluded.balance RETURNING balance",
         )
+        // Without a name, so that it works behind PgBouncer too.
+        .persistent(false)
         .bind(change.account)
         .bind(change.amount)
         .fetch_one(&mut *conn)
@@ -49,6 +51,7 @@ impl Ledger for Postgres {
         sqlx::query(
             "INSERT INTO ledger_entry (account, event_id, event_type, sequence, amount) VALUES ($1, $2, $3, $4, $5)",
         )
+        .persistent(false)
         .bind(change.account)
         .bind(change.event_id)
         .bind(change.event_type)
@@ -60,14 +63,18 @@ impl Ledger for Postgres {
     }
 
     async fn read(pool: &Pool<Self>, name: &str) -> sqlx::Result<Account> {
+        // In a transaction: behind PgBouncer the statement's parts stay together.
+        let mut tx = pool.begin().await?;
         let rows = sqlx::query(
             "SELECT a.balance, e.event_id, e.event_type, e.sequence, e.amount
              FROM ledger_account a JOIN ledger_entry e ON e.account = a.account
              WHERE a.account = $1 ORDER BY e.position",
         )
+        .persistent(false)
         .bind(name)
-        .fetch_all(pool)
+        .fetch_all(&mut *tx)
         .await?;
+        tx.commit().await?;
         let rows = rows.iter().map(|row| {
             let entry = Entry {
                 event_id: row.try_get(1)?,
