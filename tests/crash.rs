@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use support::database::{Kind, on_each_database, on_each_server};
+use support::database::{Kind, on_each_database};
 use support::event::{Event, SECRET};
 use support::receiver::{Receiver, Setup};
 use support::{binary, wait_until};
@@ -275,6 +275,7 @@ fn a_frozen_receiver_delays_an_event_and_never_doubles_it() {
 
 /// §4.6: on a server, which ends a transaction that nobody uses any more: a receiver that is frozen inside of one blocks
 /// others no longer than its budget and a margin of the server's settings. Other events are not held up at all.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 fn a_frozen_receiver_blocks_others_no_longer_than_its_budget(kind: Kind) {
     let setup = Setup::on(kind).set("DELIVERY_BUDGET", "2s");
     let frozen = setup.set("POOL_SIZE", "4").start();
@@ -300,7 +301,8 @@ fn a_frozen_receiver_blocks_others_no_longer_than_its_budget(kind: Kind) {
             refused += 1;
             false
         });
-        // The budget, the server's margin, and some patience with a busy machine.
+        // The budget, the server's margin, and some patience with a busy machine. The limit on idle transactions counts
+        // from the end of the statement that ran when it was frozen.
         let margin = match kind {
             Kind::Postgres => 500,
             _ => 2_000,
@@ -314,7 +316,8 @@ fn a_frozen_receiver_blocks_others_no_longer_than_its_budget(kind: Kind) {
         assert!(other.has_stream("acct-1", n));
         frozen.signal("CONT");
         let first = first.join().expect("no panic").expect("an answer");
-        assert!([200, 503].contains(&first.status), "{first:?}");
+        // 200: a duplicate, after a fresh transaction. 500: the server's end of it came to light when it was released.
+        assert!([200, 500, 503].contains(&first.status), "{first:?}");
         assert_ne!(first.outcome(), "applied", "it lost its transaction");
         frozen.deliver(&event).is(200, "duplicate");
         assert!(other.has_stream("acct-1", n));
@@ -389,8 +392,11 @@ on_each_database!(
     two_receivers_apply_each_event_once_and_in_order_though_both_crash,
     two_receivers_start_at_the_same_time,
 );
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod on_servers {
     use super::a_frozen_receiver_blocks_others_no_longer_than_its_budget;
 
-    crate::on_each_server!(a_frozen_receiver_blocks_others_no_longer_than_its_budget);
+    crate::support::database::on_each_server!(
+        a_frozen_receiver_blocks_others_no_longer_than_its_budget
+    );
 }

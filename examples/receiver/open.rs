@@ -36,7 +36,10 @@ impl Open for sqlx::Sqlite {
         // The library's own pool is the one that notices a file that was put back.
         tower_inbox::sqlite::connect(url, options.get_max_connections())
             .await
-            .map_err(|error| Closed::Database(error.to_string()))
+            .map_err(|error| match error {
+                sqlx::Error::Configuration(_) => Closed::Url(error),
+                _ => Closed::Database(error.to_string()),
+            })
     }
 }
 

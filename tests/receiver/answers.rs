@@ -2,9 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
-use crate::support::event::{Event, SECRET, header, kudos, now, post, signature};
+use crate::support::database::{Kind, on_each_database};
+use crate::support::event::{Event, SECRET, header, kudos, mac, now, post, signature};
 use crate::support::http;
 use crate::support::receiver::Setup;
 use crate::support::wait_until;
@@ -343,3 +346,76 @@ fn an_unsigned_original_id_is_no_key() {
     }
     assert_eq!(receiver.ledger("acct-1").0, 2);
 }
+
+/// §6.7: GitHub and Shopify sign no id. What was captured and is sent again under a new id is fenced; another content, and
+/// a type whose content may repeat, is not. Their own payloads have account and amount at the top, ours have `data`.
+fn a_captured_body_under_a_new_id_is_fenced(kind: Kind) {
+    let receiver = Setup::on(kind)
+        .set("GITHUB_SECRETS", SECRET)
+        .set("SHOPIFY_SECRETS", SECRET)
+        .start();
+    let github = |id: &str, event: &str, body: &[u8]| {
+        let signature = hex::encode(mac(SECRET.as_bytes(), &[body]));
+        let headers = [
+            header("x-hub-signature-256", format!("sha256={signature}")),
+            header("x-github-delivery", id),
+            header("x-github-event", event),
+        ];
+        receiver.send(&post("github", &headers, body))
+    };
+    let shopify = |id: &str, body: &[u8]| {
+        let signature = STANDARD.encode(mac(SECRET.as_bytes(), &[body]));
+        let headers = [
+            header("x-shopify-hmac-sha256", signature),
+            header("x-shopify-webhook-id", id),
+            header("x-shopify-topic", "orders/paid"),
+        ];
+        receiver.send(&post("shopify", &headers, body))
+    };
+    let own = br#"{"action":"paid","account":"acct-1","amount":5}"#;
+    let ours = Event::new("any", "acct-1", 7).body();
+    for body in [own.as_slice(), &ours] {
+        let id = |n| format!("{n}-{}", body.len());
+        github(&id(1), "sponsorship", body).is(200, "applied");
+        github(&id(1), "sponsorship", body).is(200, "duplicate");
+        let captured = github(&id(2), "sponsorship", body);
+        captured.is(200, "duplicate");
+        assert_eq!(captured.json(), json!({"status": "fenced"}));
+        shopify(&id(1), body).is(200, "applied");
+        let captured = shopify(&id(2), body);
+        captured.is(200, "duplicate");
+        assert_eq!(captured.json(), json!({"status": "fenced"}));
+    }
+    assert_eq!(receiver.ledger("acct-1").0, 24);
+    github("7", "repository_dispatch", own).is(200, "applied");
+    github("8", "repository_dispatch", own).is(200, "applied");
+    github("9", "ping", b"{}").is(200, "accepted");
+    github("10", "push", b"{}").is(422, "rejected");
+    assert_eq!(receiver.ledger("acct-1").0, 34);
+}
+
+/// A sum that no 64-bit integer holds is the event's fault: 422, and the balance stays.
+fn a_balance_that_would_overflow_is_unprocessable(kind: Kind) {
+    let receiver = Setup::on(kind).start();
+    let most = Event::new("evt_1", "acct-1", i64::MAX);
+    receiver.deliver(&most).is(200, "applied");
+    receiver
+        .deliver(&Event::new("evt_2", "acct-1", 1))
+        .is(422, "rejected");
+    receiver
+        .deliver(&Event::new("evt_3", "acct-1", -1))
+        .is(200, "applied");
+    assert_eq!(receiver.ledger("acct-1").0, i64::MAX - 1);
+    // Accounts are told apart byte by byte.
+    for (n, account) in ["ACCT-1", "acct-1 ", "\u{e1}cct-1"].into_iter().enumerate() {
+        let event = Event::new(&format!("evt_other_{n}"), account, 1);
+        receiver.deliver(&event).is(200, "applied");
+    }
+    assert_eq!(receiver.ledger("acct-1").0, i64::MAX - 1);
+    assert_eq!(receiver.ledger("ACCT-1").0, 1);
+}
+
+on_each_database!(
+    a_captured_body_under_a_new_id_is_fenced,
+    a_balance_that_would_overflow_is_unprocessable,
+);

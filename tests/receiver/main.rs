@@ -1,4 +1,8 @@
 //! The built receiver, driven as a black box over real HTTP: every answer of §3 that it can give, every demo fault.
+#![allow(
+    clippy::print_stderr,
+    reason = "a seed must be told, so that a failure can be repeated"
+)]
 
 #![allow(clippy::print_stderr, reason = "a random test says its seed")]
 
@@ -6,6 +10,8 @@ mod answers;
 mod door;
 mod faults;
 mod order;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod outage;
 #[cfg(feature = "postgres")]
 mod pgbouncer;
 mod pool;

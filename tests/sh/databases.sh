@@ -196,6 +196,12 @@ start_postgres() {
     say "started $("$postgres_bin/postgres" --version) on port $server_port"
 }
 
+# Tests start their own, in front of the server of TEST_POSTGRES_URL, whoever started that.
+need_pgbouncer() {
+    local PATH=$PATH:/usr/sbin:/usr/local/sbin
+    command -v pgbouncer >/dev/null || install PgBouncer pgbouncer
+}
+
 # --- MariaDB ---------------------------------------------------------------------------------------------
 
 find_mariadb() {
