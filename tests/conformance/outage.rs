@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::db::server::{OnServer, Server};
 use crate::kit::watch::Watch;
-use crate::kit::{Call, Event, World, eventually, numbered, within};
+use crate::kit::{Event, World, eventually, numbered, within};
 
 /// Makes one test for each database server out of each of these functions.
 macro_rules! on_servers {
@@ -213,7 +213,7 @@ async fn a_read_only_server_gets_503_and_is_used_again_when_it_is_writable() {
         let pool = sqlx::pool::PoolOptions::new().max_connections(1);
         let world = World::over(&db)
             .pool(pool.connect_with(options).await.unwrap())
-            .handler(|mut call: Call<MySqlDb>| async move {
+            .handler(|mut call: crate::kit::Call<MySqlDb>| async move {
                 call.append().await;
                 http::StatusCode::NO_CONTENT
             })

@@ -3,7 +3,7 @@
 use sqlx::pool::PoolOptions;
 
 use crate::db::TestDb;
-use crate::kit::{Call, Event, Setup, World, eventually, numbered};
+use crate::kit::{Event, Setup, World, eventually, numbered};
 
 suite![
     a_session_is_what_it_was_after_every_end_of_a_delivery,
@@ -135,7 +135,7 @@ async fn a_weaker_synchronous_commit_is_raised_inside_the_transaction() {
             let sight = seen.clone();
             let world = World::over(&db)
                 .pool(db.pool(options).await)
-                .handler(move |mut call: Call<PostgresDb>| {
+                .handler(move |mut call: crate::kit::Call<PostgresDb>| {
                     let sight = sight.clone();
                     async move {
                         let shown =
