@@ -295,9 +295,9 @@ async fn fail<DB: Backend>(
         let deadline = Instant::now() + source.budget();
         let recording = async {
             let mut conn = shared.connection(deadline).await.map_err(|_| ())?;
-            DB::record_attempt(&mut conn, &shared.sql, key, &attempt)
-                .await
-                .map_err(|_| ())
+            let postponed = DB::postpone(&mut conn, &shared.sql, key, &attempt).await;
+            conn.done(&postponed);
+            postponed.map_err(|_| ())
         };
         tokio::time::timeout_at(deadline, recording)
             .await

@@ -85,8 +85,12 @@ statements! {
         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     delete_pending = "DELETE FROM {p}pending WHERE source = ? AND event_id = ?";
     record_attempt = "UPDATE {p}pending
-        SET attempts = attempts + 1, reason = ?, not_before = ?, last_status = ?, last_error = ?
+        SET attempts = attempts + ?, reason = ?, not_before = ?, last_status = ?, last_error = ?
         WHERE source = ? AND event_id = ?";
+    // Only of what still waits: a verdict that was given meanwhile stays.
+    postpone = "UPDATE {p}pending
+        SET attempts = attempts + 1, not_before = ?, last_status = ?, last_error = ?
+        WHERE source = ? AND event_id = ? AND (reason IS NULL OR reason = 1)";
     release = "UPDATE {p}pending SET reason = NULL, not_before = ?, attempts = 0 WHERE source = ? AND event_id = ?";
     insert_fence = "INSERT INTO {p}fence (source, digest, event_id, expires_at)
         VALUES (?, ?, ?, ?){on_conflict}";
