@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use crate::dispatch::Bury;
 use crate::shared::Shared;
 use crate::source::SourceState;
-use crate::store::{Attempt, Backend, Key, Reason, Stream};
+use crate::store::{AT_ONCE, Attempt, Backend, Key, Reason, Stream};
 
 /// Counts are this old at most.
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
@@ -108,7 +108,7 @@ async fn expire<DB: Backend>(
                 )),
                 attempt: Attempt {
                     reason: Some(Reason::Gap),
-                    not_before: now,
+                    not_before: AT_ONCE,
                     status: None,
                     error: Some("a lower sequence did not come within the recovery window"),
                 },

@@ -273,7 +273,6 @@ pub trait Backend: Database + sealed::Sealed {
         conn: &mut Self::Connection,
         sql: &Sql,
         key: Key<'_>,
-        at: Timestamp,
     ) -> impl Future<Output = Result<bool>> + Send;
     /// False if the same was signed before.
     #[doc(hidden)]

@@ -214,7 +214,7 @@ macro_rules! statements_of_backend {
                 .bind(pending.sequence)
                 .bind(pending.reason.map(|reason| reason as i64))
                 .bind(pending.attempts)
-                .bind(pending.at.as_micros())
+                .bind(AT_ONCE.as_micros())
                 .bind(pending.at.as_micros())
                 .bind(pending.last_status)
                 .bind(request.bytes())
@@ -361,10 +361,9 @@ macro_rules! statements_of_backend {
             conn: &mut Self::Connection,
             sql: &Sql,
             key: Key<'_>,
-            at: Timestamp,
         ) -> Result<bool> {
             let done = sqlx::query(sql.release.clone())
-                .bind(at.as_micros())
+                .bind(AT_ONCE.as_micros())
                 .bind(key.source)
                 .bind(key.event_id)
                 .execute(conn)

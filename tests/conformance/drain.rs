@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tower_inbox::verify::Tolerance;
+
 use crate::db::TestDb;
-use crate::kit::{Call, Event, Gate, World, eventually, numbered};
+use crate::kit::{Call, Event, Gate, TestClock, World, eventually, numbered};
 
 suite![
     the_answer_never_waits_for_the_drain,
@@ -21,6 +23,7 @@ suite![
     a_dead_letter_of_a_gap_that_fails_when_it_comes_back_is_tried_again,
     a_dead_letter_of_a_gap_that_fails_too_often_is_a_dead_letter_of_the_handlers,
     a_failed_attempt_does_not_undo_a_verdict_that_was_given_meanwhile,
+    a_clock_that_was_ahead_holds_up_no_drain,
 ];
 
 /// §2.10
@@ -445,4 +448,29 @@ async fn a_failed_attempt_does_not_undo_a_verdict_that_was_given_meanwhile<D: Te
     let rejected = "SELECT COUNT(*) FROM {p}pending WHERE reason = 3 AND last_status = 422";
     assert_eq!(drains.number(rejected).await, 1);
     assert_eq!(drains.in_state(3).await, 1);
+}
+
+/// §4.10, §5.14: it was parked by a receiver whose clock was an hour ahead, and which is gone.
+async fn a_clock_that_was_ahead_holds_up_no_drain<D: TestDb>(db: D) {
+    let clock = TestClock::new();
+    let ahead = World::<D>::over(&db)
+        .inbox({
+            let clock = clock.clone();
+            |inbox| inbox.clock(clock)
+        })
+        .source(|source| {
+            let tolerance = Tolerance::new(Duration::from_secs(7_200), Duration::from_secs(7_200));
+            source.tolerance(tolerance)
+        })
+        .start()
+        .await;
+    clock.advance(Duration::from_secs(3_600));
+    ahead.send(&numbered("acct", 2)).await.is_parked(1);
+    ahead.stop().await;
+    let world = World::<D>::start(&db).await;
+    world.send(&numbered("acct", 1)).await.is_applied();
+    eventually("2 follows", async || {
+        world.sequences("acct").await == [1, 2]
+    })
+    .await;
 }
