@@ -138,7 +138,7 @@ async fn purge<DB: Backend>(
     let before = shared.clock.now().minus(source.retention());
     let mut removed = 0;
     loop {
-        let batch = {
+        let (batch, fences) = {
             // On a database with one writer, a batch waits for its turn like everybody else.
             let _turn = match &shared.writer {
                 Some(writer) => writer.acquire().await.ok(),
@@ -146,11 +146,13 @@ async fn purge<DB: Backend>(
             };
             let mut conn = shared.acquire().await?;
             let (sql, name, now) = (&shared.sql, source.name(), shared.clock.now());
-            DB::purge_fences(&mut conn, sql, name, now, BATCH).await?;
-            DB::purge(&mut conn, sql, name, before, BATCH).await?
+            let fences = DB::purge_fences(&mut conn, sql, name, now, BATCH).await?;
+            let batch = DB::purge(&mut conn, sql, name, before, BATCH).await?;
+            (batch, fences)
         };
         removed += batch;
-        if batch < BATCH.unsigned_abs() || shared.worker.stopped() {
+        // Fences expire sooner than rows, and there may be more of them to go.
+        if batch.max(fences) < BATCH.unsigned_abs() || shared.worker.stopped() {
             break;
         }
         sleep(BREATH).await;
