@@ -135,7 +135,9 @@ impl<DB: Backend> Inbox<DB> {
         }
         let ping = async {
             let mut conn = self.shared.acquire().await?;
-            DB::ping(&mut conn, &self.shared.sql).await
+            let pinged = DB::ping(&mut conn, &self.shared.sql).await;
+            conn.done(&pinged);
+            pinged
         };
         tokio::time::timeout(patience, ping)
             .await

@@ -59,6 +59,9 @@ pub(crate) struct Pooled<'a, DB: Backend> {
     shared: &'a Shared<DB>,
     conn: Option<PoolConnection<DB>>,
     generation: u64,
+    /// Something was sent over it whose end nobody has seen. The pool asks what is given back whether it still answers,
+    /// and waits for that without a limit: one that is lost would be missing for ever.
+    unsettled: bool,
 }
 
 impl<DB: Backend> Pooled<'_, DB> {
@@ -83,7 +86,14 @@ impl<DB: Backend> Pooled<'_, DB> {
             && DB::fault(error) == Fault::Gone
         {
             self.close();
+        } else {
+            self.settled();
         }
+    }
+
+    /// All that was sent over it was answered: the pool may have it back.
+    pub(crate) fn settled(mut self) {
+        self.unsettled = false;
     }
 
     /// Closes it, and forgets what this process remembers: its end was not ours.
@@ -107,12 +117,20 @@ impl<DB: Backend> Deref for Pooled<'_, DB> {
 
 impl<DB: Backend> DerefMut for Pooled<'_, DB> {
     fn deref_mut(&mut self) -> &mut DB::Connection {
+        self.unsettled = true;
         self.conn.as_deref_mut().expect(LENT)
     }
 }
 
 impl<DB: Backend> Drop for Pooled<'_, DB> {
     fn drop(&mut self) {
+        if self.unsettled
+            && let Some(conn) = self.conn.take()
+        {
+            close_hard(conn);
+            self.shared.recent.clear();
+            return;
+        }
         let known = self
             .shared
             .incarnation
@@ -153,6 +171,7 @@ impl<DB: Backend> Shared<DB> {
             shared: self,
             conn: Some(conn),
             generation,
+            unsettled: false,
         })
     }
 

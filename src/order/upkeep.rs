@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use super::in_time;
 use crate::dispatch::Bury;
 use crate::shared::Shared;
 use crate::source::SourceState;
@@ -85,11 +86,15 @@ async fn expire<DB: Backend>(
     let now = shared.clock.now();
     let mut after = String::new();
     loop {
-        let mut conn = shared.acquire().await?;
         let before = now.minus(source.recovery_window());
-        let page =
-            DB::expired(&mut conn, &shared.sql, source.name(), before, &after, BATCH).await?;
-        drop(conn);
+        let page = in_time(async {
+            let mut conn = shared.acquire().await?;
+            let page =
+                DB::expired(&mut conn, &shared.sql, source.name(), before, &after, BATCH).await;
+            conn.done(&page);
+            page
+        })
+        .await?;
         let full = page.len() as i64 == BATCH;
         for event in page {
             let bury = Bury {
@@ -144,11 +149,21 @@ async fn purge<DB: Backend>(
                 Some(writer) => writer.acquire().await.ok(),
                 None => None,
             };
-            let mut conn = shared.acquire().await?;
             let (sql, name, now) = (&shared.sql, source.name(), shared.clock.now());
-            let fences = DB::purge_fences(&mut conn, sql, name, now, BATCH).await?;
-            let batch = DB::purge(&mut conn, sql, name, before, BATCH).await?;
-            (batch, fences)
+            in_time(async {
+                let mut conn = shared.acquire().await?;
+                let purged = async {
+                    let fences = DB::purge_fences(&mut conn, sql, name, now, BATCH).await?;
+                    Ok((
+                        DB::purge(&mut conn, sql, name, before, BATCH).await?,
+                        fences,
+                    ))
+                };
+                let purged = purged.await;
+                conn.done(&purged);
+                purged
+            })
+            .await?
         };
         removed += batch;
         // Fences expire sooner than rows, and there may be more of them to go.
@@ -171,10 +186,12 @@ async fn purge<DB: Backend>(
 
 /// How much is parked and dead: for the metrics, and for the bounds on parking.
 async fn sample<DB: Backend>(shared: &Arc<Shared<DB>>, reported: &mut HashSet<String>) {
-    let counts = async {
+    let counts = in_time(async {
         let mut conn = shared.acquire().await?;
-        DB::pending_counts(&mut conn, &shared.sql).await
-    };
+        let counts = DB::pending_counts(&mut conn, &shared.sql).await;
+        conn.done(&counts);
+        counts
+    });
     let counts = match counts.await {
         Ok(counts) => counts,
         Err(error) => {
