@@ -373,6 +373,25 @@ async fn a_count_that_is_lost_does_not_stop_the_upkeep<D: crate::db::TestDb>(
     eventually("it is a dead letter", async || world.in_state(3).await == 1).await;
 }
 
+/// §4.2, §5.14: the retry finds out, and the stream goes on.
+async fn a_commit_that_is_lost_holds_up_neither_its_event_nor_its_stream<D: crate::db::TestDb>(
+    db: D,
+    network: Network,
+    pool: Pool<D::DB>,
+) {
+    let world = behind(&db, pool).await;
+    network.loses("COMMIT");
+    let event = numbered("acct", 1);
+    assert_eq!(world.send(&event).await.status, 503);
+    assert_eq!(network.lost(), 1);
+    eventually("the retry is applied", async || {
+        matches!(world.send(&event).await.outcome(), "applied" | "duplicate")
+    })
+    .await;
+    world.send(&numbered("acct", 2)).await.is_applied();
+    assert_eq!(world.sequences("acct").await, [1, 2]);
+}
+
 /// §4.5: deliveries that lose their connection, one after the other, do not use the pool up.
 async fn looks_that_are_lost_leave_the_pool_whole<D: crate::db::TestDb>(
     db: D,
@@ -428,5 +447,6 @@ macro_rules! behind_networks {
 behind_networks![
     a_look_that_is_lost_does_not_stop_the_worker,
     a_count_that_is_lost_does_not_stop_the_upkeep,
+    a_commit_that_is_lost_holds_up_neither_its_event_nor_its_stream,
     looks_that_are_lost_leave_the_pool_whole,
 ];
