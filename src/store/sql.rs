@@ -91,7 +91,9 @@ statements! {
     postpone = "UPDATE {p}pending
         SET attempts = attempts + 1, not_before = ?, last_status = ?, last_error = ?
         WHERE source = ? AND event_id = ? AND (reason IS NULL OR reason = 1)";
-    release = "UPDATE {p}pending SET reason = NULL, not_before = ?, attempts = 0 WHERE source = ? AND event_id = ?";
+    // Over the bound on parking the body is not kept; a handler must not be run without it.
+    release = "UPDATE {p}pending SET reason = NULL, not_before = ?, attempts = 0
+        WHERE source = ? AND event_id = ? AND LENGTH(body) > 0";
     insert_fence = "INSERT INTO {p}fence (source, digest, event_id, expires_at)
         VALUES (?, ?, ?, ?){on_conflict}";
     fence_holder = "SELECT event_id FROM {p}fence WHERE source = ? AND digest = ?{for_update}";
