@@ -91,7 +91,8 @@ impl<DB: Backend> Inbox<DB> {
     /// Lets an event pass that the fence holds (§6.7), since it was honest after all: the worker hands its stored request
     /// to the handler. `actor` and `reason` go into the audit table.
     ///
-    /// False if the event is not held by the fence (any more), so that it is safe to repeat.
+    /// False if the event is not held by the fence (any more), so that it is safe to repeat; or if it was held while the
+    /// source was over its bound on parking, so that its body was not kept and there is nothing to hand over.
     ///
     /// # Errors
     /// If the database could not be asked, or is busy.

@@ -59,6 +59,9 @@ pub(crate) struct Pooled<'a, DB: Backend> {
     shared: &'a Shared<DB>,
     conn: Option<PoolConnection<DB>>,
     generation: u64,
+    /// Something was sent over it whose end nobody has seen. The pool asks what is given back whether it still answers,
+    /// and waits for that without a limit: one that is lost would be missing for ever.
+    unsettled: bool,
     /// In a transaction of its own, for the sake of its statements.
     bracketed: bool,
 }
@@ -97,17 +100,22 @@ impl<DB: Backend> Pooled<'_, DB> {
         let result = match result {
             Ok(value) if self.bracketed => {
                 let committed = DB::run(&mut self, SqlStr::from_static("COMMIT")).await;
-                self.bracketed = committed.is_err();
                 committed.map(|()| value)
             }
             other => other,
         };
-        if let Err(error) = &result
-            && DB::fault(error) == Fault::Gone
-        {
-            self.close();
+        match &result {
+            Err(error) if DB::fault(error) == Fault::Gone => self.close(),
+            // Its transaction ends with its connection.
+            Err(_) if self.bracketed => {}
+            _ => self.settled(),
         }
         result
+    }
+
+    /// All that was sent over it was answered: the pool may have it back.
+    pub(crate) fn settled(mut self) {
+        self.unsettled = false;
     }
 
     /// Closes it, and forgets what this process remembers: its end was not ours.
@@ -131,19 +139,26 @@ impl<DB: Backend> Deref for Pooled<'_, DB> {
 
 impl<DB: Backend> DerefMut for Pooled<'_, DB> {
     fn deref_mut(&mut self) -> &mut DB::Connection {
+        self.unsettled = true;
         self.conn.as_deref_mut().expect(LENT)
     }
 }
 
 impl<DB: Backend> Drop for Pooled<'_, DB> {
     fn drop(&mut self) {
+        if self.unsettled
+            && let Some(conn) = self.conn.take()
+        {
+            close_hard(conn);
+            self.shared.recent.clear();
+            return;
+        }
         let known = self
             .shared
             .incarnation
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        // A transaction that was not ended, since its future was dropped or its statement failed, ends with its connection.
-        if (known.generation != self.generation || self.bracketed)
+        if known.generation != self.generation
             && let Some(conn) = self.conn.take()
         {
             close_hard(conn);
@@ -192,6 +207,7 @@ impl<DB: Backend> Shared<DB> {
             shared: self,
             conn: Some(conn),
             generation,
+            unsettled: false,
             bracketed: false,
         })
     }

@@ -7,9 +7,9 @@ use tokio::time::Instant;
 use super::open::Open;
 use super::{Stop, within};
 use crate::shared::Shared;
-use crate::store::{Attempt, Backend, Key, State, Stream};
+use crate::store::{Attempt, Backend, Key, Reason, State, Stream};
 
-/// Makes a dead letter of a parked event, in a transaction of its own.
+/// Makes a dead letter of an event that waits for its turn, in a transaction of its own.
 pub(crate) struct Bury<'a, DB: Backend> {
     pub(crate) shared: &'a Shared<DB>,
     pub(crate) key: Key<'a>,
@@ -34,7 +34,14 @@ impl<DB: Backend> Bury<'_, DB> {
         let mut open = Open::begin(self.shared, deadline).await?;
         let (conn, sql, at) = (open.conn(), &self.shared.sql, self.shared.clock.now());
         let buried = within(deadline, async {
-            if !DB::swap_state(conn, sql, self.key, State::Parked, State::Dead, at).await? {
+            let known = match DB::lock_event(conn, sql, self.key).await? {
+                Some(known) if known.is_waiting() => known,
+                _ => return Ok(false),
+            };
+            // What was given up for a gap before, and has come back, is dead already; it can only get another reason.
+            if known.state == State::Dead && self.attempt.reason == Some(Reason::Gap)
+                || !DB::swap_state(conn, sql, self.key, known.state, State::Dead, at).await?
+            {
                 return Ok(false);
             }
             if let Some((stream, sequence)) = self.stream

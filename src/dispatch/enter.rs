@@ -147,6 +147,13 @@ impl<DB: Backend> Job<'_, DB> {
         conn: &mut DB::Connection,
         place: &Place<'_>,
     ) -> Result<Entered, Stop> {
+        let first = self.source.first();
+        if place.sequence == first {
+            // Most likely the stream is new. Looked for first, the missing cursor would leave a lock on the gap that it
+            // belongs into on MySQL (REPEATABLE READ), and the firsts of other new streams would deadlock on it.
+            let at = self.shared.clock.now();
+            DB::open_cursor(conn, &self.shared.sql, place.stream, first, at).await?;
+        }
         for _ in 0..LOOKS {
             if self.advance(conn, place).await? {
                 return Ok(Entered::Run { from: None });
@@ -163,7 +170,7 @@ impl<DB: Backend> Job<'_, DB> {
                 }
                 Some(_) => {}
                 None => {
-                    let (first, at) = (self.source.first(), self.shared.clock.now());
+                    let at = self.shared.clock.now();
                     DB::open_cursor(conn, &self.shared.sql, place.stream, first, at).await?;
                 }
             }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use sqlx::SqlStr;
-use tokio::sync::SemaphorePermit;
+use tokio::sync::{SemaphorePermit, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Stop, patience, within};
 use crate::answer::Answer;
 use crate::shared::{Pooled, Shared};
-use crate::store::Backend;
+use crate::store::{Backend, close_hard};
 use crate::tx::Lent;
 
 /// A transaction of ours. Dropped without a clean end, its connection is closed, never pooled (§4.4).
@@ -89,12 +89,37 @@ impl<'a, DB: Backend> Open<'a, DB> {
         Ok(DB::run(self.conn(), SqlStr::from_static(renew)).await?)
     }
 
-    /// Nothing is cancelled once COMMIT has been sent (§4.2): no deadline from here on. The answer has its own.
+    /// Nothing is cancelled once COMMIT has been sent (§4.2): from here on there is a limit to the waiting only.
     pub(super) async fn send_commit(&mut self) -> Result<(), Stop> {
         if let Some(watch) = &self.watch {
             DB::disarm(watch);
         }
-        DB::commit(self.conn()).await?;
+        let mut conn = self
+            .pooled()
+            .take()
+            .expect("nobody else has a transaction that is settled");
+        let (reply, committed) = oneshot::channel();
+        // In a task of its own: it goes on when nobody waits for it any more.
+        tokio::spawn(async move {
+            let done = DB::commit(&mut conn).await;
+            if let Err((conn, _)) = reply.send((conn, done)) {
+                close_hard(conn);
+            }
+        });
+        match timeout(COMMIT_PATIENCE, committed).await {
+            Ok(Ok((conn, done))) => {
+                self.pooled().put_back(Some(conn));
+                done?;
+            }
+            // Its event and its stream cannot wait for ever: the network may have lost it. The event's row is locked for
+            // as long as it really goes on.
+            _ => {
+                self.watch = None;
+                return Err(Stop::Answer(Answer::unavailable(
+                    "the commit's outcome is not known",
+                )));
+            }
+        }
         // A file that was put back while the transaction ran took the commit with it.
         if !self.pooled().is_current() {
             return Err(Stop::Answer(Answer::unavailable(
@@ -129,7 +154,9 @@ impl<'a, DB: Backend> Open<'a, DB> {
         let settings = &self.shared.settings;
         let restored = DB::restore(self.conn.as_mut().expect(HELD), settings);
         if let Ok(Ok(())) = timeout(RESTORE_PATIENCE, restored).await {
-            drop(self.conn.take());
+            if let Some(conn) = self.conn.take() {
+                conn.settled();
+            }
         }
     }
 }
@@ -137,6 +164,8 @@ impl<'a, DB: Backend> Open<'a, DB> {
 const HELD: &str = "a transaction has its connection until its end";
 /// Nested deeper than this, a transaction is given up with its connection.
 const MOST_NESTED: u32 = 64;
+/// Beyond any delivery's budget, which the answer keeps by itself.
+const COMMIT_PATIENCE: Duration = Duration::from_secs(10);
 /// For one statement about the session, after everything has been decided.
 const RESTORE_PATIENCE: Duration = Duration::from_secs(2);
 

@@ -45,7 +45,7 @@ impl<DB: Backend> Release<'_, DB> {
             };
             let released = DB::swap_state(conn, sql, self.key, State::Fenced, State::Parked, at)
                 .await?
-                && DB::release_pending(conn, sql, self.key, at).await?;
+                && DB::release_pending(conn, sql, self.key).await?;
             if released {
                 DB::audit(conn, sql, &audit).await?;
             }

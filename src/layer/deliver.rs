@@ -199,7 +199,10 @@ impl<DB: Backend> Live<'_, DB> {
                 None => Answer::parked(waiting_for),
             },
             End::Fenced => Answer::fenced(),
-            End::Rejected(status) if same => Answer::same_verdict(status),
+            // A redirect is the handler's own to give, with where to (§3).
+            End::Rejected(status) if same && status.is_client_error() => {
+                Answer::same_verdict(status)
+            }
             End::Rejected(_) | End::Failed => {
                 Answer::unavailable("another delivery of this event failed just now")
             }

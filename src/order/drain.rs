@@ -296,8 +296,8 @@ async fn fail<DB: Backend>(
         let deadline = Instant::now() + source.budget();
         let recording = async {
             let mut conn = shared.statements(deadline).await.map_err(|_| ())?;
-            let recorded = DB::record_attempt(&mut conn, &shared.sql, key, &attempt).await;
-            conn.done(recorded).await.map_err(|_| ())
+            let postponed = DB::postpone(&mut conn, &shared.sql, key, &attempt).await;
+            conn.done(postponed).await.map_err(|_| ())
         };
         tokio::time::timeout_at(deadline, recording)
             .await

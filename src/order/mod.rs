@@ -7,4 +7,17 @@ mod drain;
 mod upkeep;
 pub(crate) mod worker;
 
+use std::future::Future;
+use std::time::Duration;
+
 pub(crate) use worker::Worker;
+
+/// For a connection and a statement or two of the worker's own. A network can lose them without a word, and nobody else
+/// looks for what is due.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+async fn in_time<T>(work: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, sqlx::Error> {
+    tokio::time::timeout(PATIENCE, work)
+        .await
+        .unwrap_or(Err(sqlx::Error::PoolTimedOut))
+}

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use super::in_time;
 use crate::dispatch::Bury;
 use crate::shared::Shared;
 use crate::source::SourceState;
-use crate::store::{Attempt, Backend, Key, Reason, Stream};
+use crate::store::{AT_ONCE, Attempt, Backend, Key, Reason, Stream};
 
 /// Counts are this old at most.
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
@@ -85,10 +86,14 @@ async fn expire<DB: Backend>(
     let now = shared.clock.now();
     let mut after = String::new();
     loop {
-        let mut conn = shared.acquire_statements().await?;
         let before = now.minus(source.recovery_window());
-        let page = DB::expired(&mut conn, &shared.sql, source.name(), before, &after, BATCH).await;
-        let page = conn.done(page).await?;
+        let page = in_time(async {
+            let mut conn = shared.acquire_statements().await?;
+            let page =
+                DB::expired(&mut conn, &shared.sql, source.name(), before, &after, BATCH).await;
+            conn.done(page).await
+        })
+        .await?;
         let full = page.len() as i64 == BATCH;
         for event in page {
             let bury = Bury {
@@ -107,7 +112,7 @@ async fn expire<DB: Backend>(
                 )),
                 attempt: Attempt {
                     reason: Some(Reason::Gap),
-                    not_before: now,
+                    not_before: AT_ONCE,
                     status: None,
                     error: Some("a lower sequence did not come within the recovery window"),
                 },
@@ -137,20 +142,30 @@ async fn purge<DB: Backend>(
     let before = shared.clock.now().minus(source.retention());
     let mut removed = 0;
     loop {
-        let batch = {
+        let (batch, fences) = {
             // On a database with one writer, a batch waits for its turn like everybody else.
             let _turn = match &shared.writer {
                 Some(writer) => writer.acquire().await.ok(),
                 None => None,
             };
-            let mut conn = shared.acquire_statements().await?;
             let (sql, name, now) = (&shared.sql, source.name(), shared.clock.now());
-            DB::purge_fences(&mut conn, sql, name, now, BATCH).await?;
-            let purged = DB::purge(&mut conn, sql, name, before, BATCH).await;
-            conn.done(purged).await?
+            in_time(async {
+                let mut conn = shared.acquire_statements().await?;
+                let purged = async {
+                    let fences = DB::purge_fences(&mut conn, sql, name, now, BATCH).await?;
+                    Ok((
+                        DB::purge(&mut conn, sql, name, before, BATCH).await?,
+                        fences,
+                    ))
+                };
+                let purged = purged.await;
+                conn.done(purged).await
+            })
+            .await?
         };
         removed += batch;
-        if batch < BATCH.unsigned_abs() || shared.worker.stopped() {
+        // Fences expire sooner than rows, and there may be more of them to go.
+        if batch.max(fences) < BATCH.unsigned_abs() || shared.worker.stopped() {
             break;
         }
         sleep(BREATH).await;
@@ -169,11 +184,11 @@ async fn purge<DB: Backend>(
 
 /// How much is parked and dead: for the metrics, and for the bounds on parking.
 async fn sample<DB: Backend>(shared: &Arc<Shared<DB>>, reported: &mut HashSet<String>) {
-    let counts = async {
+    let counts = in_time(async {
         let mut conn = shared.acquire_statements().await?;
-        let counted = DB::pending_counts(&mut conn, &shared.sql).await;
-        conn.done(counted).await
-    };
+        let counts = DB::pending_counts(&mut conn, &shared.sql).await;
+        conn.done(counts).await
+    });
     let counts = match counts.await {
         Ok(counts) => counts,
         Err(error) => {

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::drain::{self, Drained};
-use super::upkeep;
+use super::{in_time, upkeep};
 use crate::dispatch::{BoxError, BoxFuture};
 use crate::layer::DrainTarget;
 use crate::shared::Shared;
@@ -260,7 +260,7 @@ impl Rounds {
         for kind in [Kind::Stream, Kind::Event] {
             let mut after = (String::new(), String::new());
             loop {
-                let page = match kind.page(shared, &after).await {
+                let page = match in_time(kind.page(shared, &after)).await {
                     Ok(page) => page,
                     Err(error) => {
                         tracing::warn!(%error, "could not look for due events");

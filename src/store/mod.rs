@@ -221,7 +221,16 @@ pub trait Backend: Database + sealed::Sealed {
         sql: &Sql,
         key: Key<'_>,
     ) -> impl Future<Output = Result<bool>> + Send;
-    /// One more attempt failed: when to try again, or (with a reason) never by itself.
+    /// One more attempt failed, of an event that goes on waiting for its turn: when to try again. False if it does not
+    /// wait any more.
+    #[doc(hidden)]
+    fn postpone(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        attempt: &Attempt<'_>,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// One more attempt failed, and (with a reason) there is none after it by itself.
     #[doc(hidden)]
     fn record_attempt(
         conn: &mut Self::Connection,
@@ -271,7 +280,6 @@ pub trait Backend: Database + sealed::Sealed {
         conn: &mut Self::Connection,
         sql: &Sql,
         key: Key<'_>,
-        at: Timestamp,
     ) -> impl Future<Output = Result<bool>> + Send;
     /// False if the same was signed before.
     #[doc(hidden)]

@@ -225,7 +225,7 @@ macro_rules! statements_of_backend {
                 .bind(pending.sequence)
                 .bind(pending.reason.map(|reason| reason as i64))
                 .bind(pending.attempts)
-                .bind(pending.at.as_micros())
+                .bind(AT_ONCE.as_micros())
                 .bind(pending.at.as_micros())
                 .bind(pending.last_status)
                 .bind(request.bytes())
@@ -252,14 +252,35 @@ macro_rules! statements_of_backend {
             Ok(done.rows_affected() == 1)
         }
 
+        async fn postpone(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            attempt: &Attempt<'_>,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.postpone.clone())
+                .persistent(sql.named)
+                .bind(attempt.not_before.as_micros())
+                .bind(attempt.status)
+                .bind(attempt.error)
+                .bind(key.source)
+                .bind(key.event_id)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
         async fn record_attempt(
             conn: &mut Self::Connection,
             sql: &Sql,
             key: Key<'_>,
             attempt: &Attempt<'_>,
         ) -> Result<bool> {
+            // The handler never ran for what was given up for a gap, or held by the fence.
+            let ran = !matches!(attempt.reason, Some(Reason::Gap | Reason::Fenced));
             let done = sqlx::query(sql.record_attempt.clone())
                 .persistent(sql.named)
+                .bind(i64::from(ran))
                 .bind(attempt.reason.map(|reason| reason as i64))
                 .bind(attempt.not_before.as_micros())
                 .bind(attempt.status)
@@ -359,11 +380,10 @@ macro_rules! statements_of_backend {
             conn: &mut Self::Connection,
             sql: &Sql,
             key: Key<'_>,
-            at: Timestamp,
         ) -> Result<bool> {
             let done = sqlx::query(sql.release.clone())
                 .persistent(sql.named)
-                .bind(at.as_micros())
+                .bind(AT_ONCE.as_micros())
                 .bind(key.source)
                 .bind(key.event_id)
                 .execute(conn)

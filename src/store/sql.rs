@@ -89,9 +89,15 @@ statements! {
         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     delete_pending = "DELETE FROM {p}pending WHERE source = ? AND event_id = ?";
     record_attempt = "UPDATE {p}pending
-        SET attempts = attempts + 1, reason = ?, not_before = ?, last_status = ?, last_error = ?
+        SET attempts = attempts + ?, reason = ?, not_before = ?, last_status = ?, last_error = ?
         WHERE source = ? AND event_id = ?";
-    release = "UPDATE {p}pending SET reason = NULL, not_before = ?, attempts = 0 WHERE source = ? AND event_id = ?";
+    // Only of what still waits: a verdict that was given meanwhile stays.
+    postpone = "UPDATE {p}pending
+        SET attempts = attempts + 1, not_before = ?, last_status = ?, last_error = ?
+        WHERE source = ? AND event_id = ? AND (reason IS NULL OR reason = 1)";
+    // Over the bound on parking the body is not kept; a handler must not be run without it.
+    release = "UPDATE {p}pending SET reason = NULL, not_before = ?, attempts = 0
+        WHERE source = ? AND event_id = ? AND LENGTH(body) > 0";
     insert_fence = "INSERT INTO {p}fence (source, digest, event_id, expires_at)
         VALUES (?, ?, ?, ?){on_conflict}";
     fence_holder = "SELECT event_id FROM {p}fence WHERE source = ? AND digest = ?{for_update}";

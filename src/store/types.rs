@@ -187,6 +187,10 @@ pub struct Attempt<'a> {
     pub error: Option<&'a str>,
 }
 
+/// Not before any time at all: what is parked waits for its turn alone. A time of ours would be a wait for whoever drains
+/// it by a slower clock.
+pub(crate) const AT_ONCE: Timestamp = Timestamp::from_micros(0);
+
 /// A parked event (or one dead for a gap) whose turn it is, with all that a worker needs.
 #[doc(hidden)]
 pub struct Pending {

@@ -15,6 +15,7 @@ suite![
     a_crowd_of_events_of_one_stream_on_a_pool_of_five_is_applied_in_order,
     a_handler_that_uses_the_pool_itself_does_not_deadlock_it,
     a_handler_holds_up_no_look_at_what_is_known,
+    the_firsts_of_many_new_streams_at_once_are_all_applied,
 ];
 
 /// Connections of the pool that somebody holds.
@@ -260,4 +261,17 @@ async fn a_handler_holds_up_no_look_at_what_is_known<D: TestDb>(db: D) {
     assert!(!leader.is_finished());
     gate.open();
     leader.await.unwrap().is_applied();
+}
+
+/// §5.1: new streams do not get in each other's way, at the isolation level that the database has by default.
+async fn the_firsts_of_many_new_streams_at_once_are_all_applied<D: TestDb>(db: D) {
+    let world = World::<D>::over(&db).connections(17).start().await;
+    for round in 0..10 {
+        let sent: Vec<_> = (0..16)
+            .map(|n| world.spawn(&numbered(&format!("acct_{round}_{n}"), 1)))
+            .collect();
+        for reply in sent {
+            reply.await.unwrap().is_applied();
+        }
+    }
 }

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tower_inbox::verify::Tolerance;
+
 use crate::db::TestDb;
-use crate::kit::{Call, Event, Gate, World, eventually, numbered};
+use crate::kit::{Call, Event, Gate, TestClock, World, eventually, numbered};
 
 suite![
     the_answer_never_waits_for_the_drain,
@@ -18,6 +20,10 @@ suite![
     an_event_without_a_route_stays_due_until_there_is_one,
     two_receivers_drain_one_database_without_running_anything_twice,
     a_wait_that_the_handler_asks_for_is_honoured,
+    a_dead_letter_of_a_gap_that_fails_when_it_comes_back_is_tried_again,
+    a_dead_letter_of_a_gap_that_fails_too_often_is_a_dead_letter_of_the_handlers,
+    a_failed_attempt_does_not_undo_a_verdict_that_was_given_meanwhile,
+    a_clock_that_was_ahead_holds_up_no_drain,
 ];
 
 /// §2.10
@@ -358,6 +364,119 @@ async fn a_wait_that_the_handler_asks_for_is_honoured<D: TestDb>(db: D) {
     let failed = "SELECT COUNT(*) FROM {p}pending WHERE attempts = 1 AND not_before - parked_at > 2900000000";
     eventually("it waits that long", async || {
         world.number(failed).await == 1
+    })
+    .await;
+}
+
+/// A dead letter of a gap that has come back; in its first `failures` runs the handler answers 503.
+async fn revived<D: TestDb>(db: &D, failures: usize) -> World<D> {
+    let world = World::<D>::over(db)
+        .source(|source| {
+            source
+                .recovery_window(Duration::from_millis(200))
+                .backoff([Duration::from_millis(10)])
+                .max_attempts(3)
+        })
+        .answers(move |call| match call.delivery.event_id() {
+            "evt_acct_2" if call.run <= failures => 503,
+            _ => 0,
+        })
+        .start()
+        .await;
+    world.send(&numbered("acct", 2)).await.is_parked(1);
+    eventually("it is a dead letter", async || world.in_state(3).await == 1).await;
+    world.send(&numbered("acct", 1)).await.is_applied();
+    world
+}
+
+/// §5.4, §5.5: what comes back by itself is tried like everything else that is due.
+async fn a_dead_letter_of_a_gap_that_fails_when_it_comes_back_is_tried_again<D: TestDb>(db: D) {
+    let world = revived(&db, 2).await;
+    eventually("it is applied", async || {
+        world.sequences("acct").await == [1, 2]
+    })
+    .await;
+    assert_eq!(world.probe.runs("evt_acct_2"), 3);
+    assert_eq!(world.number("SELECT COUNT(*) FROM {p}pending").await, 0);
+}
+
+/// §5.4, §5.5: and not for ever.
+async fn a_dead_letter_of_a_gap_that_fails_too_often_is_a_dead_letter_of_the_handlers<D: TestDb>(
+    db: D,
+) {
+    let world = revived(&db, usize::MAX).await;
+    eventually("it is a dead letter of the handler's", async || {
+        world.number(DEAD).await == 1
+    })
+    .await;
+    // More than one round of the worker later it is left alone.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(world.probe.runs("evt_acct_2"), 3);
+    assert_eq!((world.in_state(3).await, world.in_state(1).await), (1, 1));
+}
+
+/// §5.7, §5.11: another receiver's verdict on a redelivery comes between a failed attempt and its count.
+async fn a_failed_attempt_does_not_undo_a_verdict_that_was_given_meanwhile<D: TestDb>(db: D) {
+    let gate = Gate::shut();
+    let held = gate.clone();
+    let drains = World::<D>::over(&db)
+        .connections(1)
+        .handler(move |mut call: Call<D>| {
+            let gate = held.clone();
+            async move {
+                call.append().await;
+                if call.delivery.sequence() != Some(2) {
+                    return http::StatusCode::NO_CONTENT;
+                }
+                gate.pass().await;
+                http::StatusCode::SERVICE_UNAVAILABLE
+            }
+        })
+        .start()
+        .await;
+    let refuses = World::<D>::over(&db)
+        .source(|source| source.backoff([Duration::from_secs(3_600)]))
+        .answers(|_| 422)
+        .start()
+        .await;
+    drains.send(&numbered("acct", 2)).await.is_parked(1);
+    drains.send(&numbered("acct", 1)).await.is_applied();
+    gate.reached_by(1).await;
+    // The connection that the attempt would be counted over is taken by somebody who asked first.
+    let pool = drains.pool.clone();
+    let taken = tokio::spawn(async move { pool.acquire().await.unwrap() });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    gate.open();
+    let taken = taken.await.unwrap();
+    refuses.send(&numbered("acct", 2)).await.is(422, "rejected");
+    drop(taken);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let rejected = "SELECT COUNT(*) FROM {p}pending WHERE reason = 3 AND last_status = 422";
+    assert_eq!(drains.number(rejected).await, 1);
+    assert_eq!(drains.in_state(3).await, 1);
+}
+
+/// §4.10, §5.14: it was parked by a receiver whose clock was an hour ahead, and which is gone.
+async fn a_clock_that_was_ahead_holds_up_no_drain<D: TestDb>(db: D) {
+    let clock = TestClock::new();
+    let ahead = World::<D>::over(&db)
+        .inbox({
+            let clock = clock.clone();
+            |inbox| inbox.clock(clock)
+        })
+        .source(|source| {
+            let tolerance = Tolerance::new(Duration::from_secs(7_200), Duration::from_secs(7_200));
+            source.tolerance(tolerance)
+        })
+        .start()
+        .await;
+    clock.advance(Duration::from_secs(3_600));
+    ahead.send(&numbered("acct", 2)).await.is_parked(1);
+    ahead.stop().await;
+    let world = World::<D>::start(&db).await;
+    world.send(&numbered("acct", 1)).await.is_applied();
+    eventually("2 follows", async || {
+        world.sequences("acct").await == [1, 2]
     })
     .await;
 }

@@ -22,6 +22,8 @@ suite![
     what_was_rolled_back_fences_nothing,
     an_operator_releases_what_the_fence_holds,
     without_the_fence_the_same_body_is_applied_again,
+    what_is_held_without_its_body_cannot_be_released,
+    fences_that_have_expired_are_removed_however_many_there_are,
 ];
 
 const SECRET: &str = "a webhook secret";
@@ -223,4 +225,51 @@ async fn without_the_fence_the_same_body_is_applied_again<D: TestDb>(db: D) {
         .await;
     world.post(push("guid-1", "push", 1)).await.is_applied();
     world.post(push("guid-2", "push", 1)).await.is_applied();
+}
+
+/// §6.7: "kept for both time limits together", and no longer; also where no applied row is old enough to go.
+async fn fences_that_have_expired_are_removed_however_many_there_are<D: TestDb>(db: D) {
+    let world = start(&db).await;
+    let fences = (0..1_200)
+        .map(|n| {
+            let digest = match D::NAME {
+                "postgres" => format!("'\\x{n:064x}'"),
+                _ => format!("X'{n:064x}'"),
+            };
+            format!("('{SOURCE}', {digest}, 'evt_{n}', 1)")
+        })
+        .collect::<Vec<_>>()
+        .join(", ");
+    world
+        .execute(&format!(
+            "INSERT INTO {{p}}fence (source, digest, event_id, expires_at) VALUES {fences}"
+        ))
+        .await;
+    world.stop().await;
+    let world = start(&db).await;
+    eventually("all are gone", async || {
+        world.number("SELECT COUNT(*) FROM {p}fence").await == 0
+    })
+    .await;
+}
+
+/// §5.8, §6.7: a handler never gets a request that lacks what was sent.
+async fn what_is_held_without_its_body_cannot_be_released<D: TestDb>(db: D) {
+    let world = World::over(&db)
+        .source(|source| github(source).park_limit(1))
+        .start()
+        .await;
+    world.post(push("guid-1", "push", 1)).await.is_applied();
+    for id in ["guid-2", "guid-3"] {
+        is_fenced(&world.post(push(id, "push", 1)).await);
+    }
+    let release = async |id: &str| {
+        let released = world.inbox.release_fenced(SOURCE, id, "ada", "honest");
+        released.await.unwrap()
+    };
+    assert!(!release("guid-3").await);
+    assert_eq!(world.in_state(4).await, 2);
+    assert!(release("guid-2").await);
+    eventually("it is applied", async || world.ledger().await.len() == 2).await;
+    assert_eq!(world.probe.runs("guid-3"), 0);
 }

@@ -15,6 +15,7 @@ suite![
     followers_of_a_committed_leader_get_duplicates,
     followers_of_a_parked_leader_get_parked,
     followers_of_a_rejected_leader_get_its_4xx_without_another_run,
+    followers_of_a_redirected_leader_get_503_without_another_run,
     followers_of_a_failed_leader_get_503_without_another_run,
     followers_of_a_panicked_leader_get_503_without_another_run,
     followers_do_not_outwait_their_budget,
@@ -191,4 +192,18 @@ async fn followers_do_not_outwait_their_budget<D: TestDb>(db: D) {
     leader.await.unwrap().is(503, "failed");
     gate.open();
     world.send(&event).await.is_applied();
+}
+
+/// §3: "Never a 3xx of the middleware's own."
+async fn followers_of_a_redirected_leader_get_503_without_another_run<D: TestDb>(db: D) {
+    let gate = Gate::shut();
+    let world = held(&db, &gate, 302).start().await;
+    lead_and_follow(
+        &world,
+        &gate,
+        &Event::new("evt_1"),
+        (302, "rejected"),
+        (503, "failed"),
+    )
+    .await;
 }

@@ -244,3 +244,209 @@ async fn a_read_only_server_gets_503_and_is_used_again_when_it_is_writable() {
     })
     .await;
 }
+
+/// A network that loses one connection without a word: from the message on that holds the word, nothing of it comes
+/// through in either direction, and nobody closes it.
+mod network {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    #[derive(Clone, Default)]
+    pub(super) struct Network {
+        word: Arc<Mutex<Option<&'static str>>>,
+        lost: Arc<AtomicUsize>,
+    }
+
+    impl Network {
+        /// The next connection that says this is lost.
+        pub(super) fn loses(&self, word: &'static str) {
+            *self.word.lock().unwrap() = Some(word);
+        }
+
+        /// How many are lost.
+        pub(super) fn lost(&self) -> usize {
+            self.lost.load(Ordering::Relaxed)
+        }
+
+        /// The port that leads to this one.
+        pub(super) async fn before(&self, port: u16) -> u16 {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let own = listener.local_addr().unwrap().port();
+            let network = self.clone();
+            tokio::spawn(async move {
+                while let Ok((client, _)) = listener.accept().await {
+                    let server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                    tokio::spawn(network.clone().carry(client, server));
+                }
+            });
+            own
+        }
+
+        async fn carry(self, mut client: TcpStream, mut server: TcpStream) {
+            let (mut out, mut back) = (vec![0; 65_536], vec![0; 65_536]);
+            loop {
+                tokio::select! {
+                    read = client.read(&mut out) => match read {
+                        Ok(n) if n > 0 => {
+                            if self.is_lost(&out[..n]) {
+                                // Both ends stay open.
+                                std::future::pending::<()>().await;
+                            }
+                            if server.write_all(&out[..n]).await.is_err() {
+                                return;
+                            }
+                        }
+                        _ => return,
+                    },
+                    read = server.read(&mut back) => match read {
+                        Ok(n) if n > 0 => {
+                            if client.write_all(&back[..n]).await.is_err() {
+                                return;
+                            }
+                        }
+                        _ => return,
+                    },
+                }
+            }
+        }
+
+        fn is_lost(&self, said: &[u8]) -> bool {
+            let mut word = self.word.lock().unwrap();
+            let lost = word
+                .is_some_and(|word| said.windows(word.len()).any(|part| part == word.as_bytes()));
+            if lost {
+                *word = None;
+                self.lost.fetch_add(1, Ordering::Relaxed);
+            }
+            lost
+        }
+    }
+}
+
+use network::Network;
+use sqlx::Pool;
+
+const BUDGET: Duration = Duration::from_secs(2);
+
+async fn behind<D: crate::db::TestDb>(db: &D, pool: Pool<D::DB>) -> World<D> {
+    World::<D>::over(db)
+        .pool(pool)
+        .source(|source| source.budget(BUDGET))
+        .start()
+        .await
+}
+
+/// §5.14: "once the obstacle is gone … without a call or a restart". The worker's own look at what is due is lost.
+async fn a_look_that_is_lost_does_not_stop_the_worker<D: crate::db::TestDb>(
+    db: D,
+    network: Network,
+    pool: Pool<D::DB>,
+) {
+    network.loses("p.not_before <= ");
+    let world = behind(&db, pool).await;
+    eventually("it is lost", async || network.lost() == 1).await;
+    world.send(&numbered("acct", 2)).await.is_parked(1);
+    world.send(&numbered("acct", 1)).await.is_applied();
+    eventually("2 follows", async || {
+        world.sequences("acct").await == [1, 2]
+    })
+    .await;
+}
+
+/// The same for what has to be done from time to time: a parked event's window ends.
+async fn a_count_that_is_lost_does_not_stop_the_upkeep<D: crate::db::TestDb>(
+    db: D,
+    network: Network,
+    pool: Pool<D::DB>,
+) {
+    network.loses("MIN(parked_at)");
+    let world = World::<D>::over(&db)
+        .pool(pool)
+        .source(|source| source.recovery_window(Duration::from_millis(200)))
+        .start()
+        .await;
+    eventually("it is lost", async || network.lost() == 1).await;
+    world.send(&numbered("acct", 2)).await.is_parked(1);
+    eventually("it is a dead letter", async || world.in_state(3).await == 1).await;
+}
+
+/// §4.2, §5.14: the retry finds out, and the stream goes on.
+async fn a_commit_that_is_lost_holds_up_neither_its_event_nor_its_stream<D: crate::db::TestDb>(
+    db: D,
+    network: Network,
+    pool: Pool<D::DB>,
+) {
+    let world = behind(&db, pool).await;
+    network.loses("COMMIT");
+    let event = numbered("acct", 1);
+    assert_eq!(world.send(&event).await.status, 503);
+    assert_eq!(network.lost(), 1);
+    eventually("the retry is applied", async || {
+        matches!(world.send(&event).await.outcome(), "applied" | "duplicate")
+    })
+    .await;
+    world.send(&numbered("acct", 2)).await.is_applied();
+    assert_eq!(world.sequences("acct").await, [1, 2]);
+}
+
+/// §4.5: deliveries that lose their connection, one after the other, do not use the pool up.
+async fn looks_that_are_lost_leave_the_pool_whole<D: crate::db::TestDb>(
+    db: D,
+    network: Network,
+    pool: Pool<D::DB>,
+) {
+    let world = behind(&db, pool).await;
+    world.send(&Event::new("evt_0")).await.is_applied();
+    for n in 1..=3 {
+        let before = network.lost();
+        network.loses("evt_lost");
+        let event = Event::new(&format!("evt_lost_{n}"));
+        let reply = world.send(&event).await;
+        assert!(matches!(reply.status, 429 | 503), "{reply:?}");
+        assert_eq!(network.lost(), before + 1);
+    }
+    for n in 1..=3 {
+        let event = Event::new(&format!("evt_lost_{n}"));
+        eventually("the retry is applied", async || {
+            world.send(&event).await.outcome() == "applied"
+        })
+        .await;
+    }
+}
+
+/// Makes one test for each database server out of each of these functions, behind a network.
+macro_rules! behind_networks {
+    ($($test:ident),+ $(,)?) => {
+        behind_networks! { @on behind_postgres "postgres" postgres PostgresDb: $($test),+ }
+        behind_networks! { @on behind_mysql "mysql" mysql MySqlDb: $($test),+ }
+    };
+    (@on $module:ident $feature:literal $of:ident $db:ident: $($test:ident),+) => {
+        #[cfg(feature = $feature)]
+        mod $module {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() {
+                    crate::db::run(|db: crate::db::$of::$db| async move {
+                        let network = super::Network::default();
+                        let options = db.options();
+                        let port = network.before(options.get_port()).await;
+                        let pool = sqlx::pool::PoolOptions::new().max_connections(3);
+                        let pool = pool.connect_with(options.host("127.0.0.1").port(port)).await;
+                        super::$test(db, network, pool.unwrap()).await;
+                    })
+                    .await;
+                }
+            )+
+        }
+    };
+}
+
+behind_networks![
+    a_look_that_is_lost_does_not_stop_the_worker,
+    a_count_that_is_lost_does_not_stop_the_upkeep,
+    a_commit_that_is_lost_holds_up_neither_its_event_nor_its_stream,
+    looks_that_are_lost_leave_the_pool_whole,
+];
