@@ -69,7 +69,7 @@ async fn two_receivers_apply_everything_once_and_in_order_at_every_isolation_lev
     db: D,
 ) {
     const ACCOUNTS: [&str; 5] = ["a", "b", "c", "d", "e"];
-    const LENGTH: u64 = 20;
+    const LENGTH: u64 = 12;
     let mut random = seeded("two receivers");
     for level in D::ISOLATION {
         let worlds = [
@@ -107,7 +107,7 @@ async fn two_receivers_apply_everything_once_and_in_order_at_every_isolation_lev
 /// TRAPS: "MySQL fixes its snapshot at the first plain SELECT: a handler behind the cursor's lock then reads its
 /// predecessor's old values". The handler reads, and writes what it has read and one more: a lost update would show.
 async fn a_handler_behind_the_lock_of_its_stream_sees_what_its_predecessor_wrote<D: TestDb>(db: D) {
-    const LENGTH: u64 = 30;
+    const LENGTH: u64 = 15;
     let mut random = seeded("fresh views");
     for level in D::ISOLATION {
         let stale = Arc::new(Mutex::new(Vec::new()));

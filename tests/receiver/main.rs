@@ -3,7 +3,6 @@
     clippy::print_stderr,
     reason = "a seed must be told, so that a failure can be repeated"
 )]
-#![allow(clippy::print_stderr, reason = "a random test says its seed")]
 
 mod answers;
 mod door;
