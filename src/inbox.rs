@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 
 use crate::body::ByteBudget;
 use crate::clock::{Clock, SystemClock};
+use crate::describe;
 use crate::dispatch::Release;
 use crate::error::{BuildError, BuildErrorKind, OperatorError};
 use crate::order::Worker;
@@ -157,6 +158,7 @@ impl<DB: Backend> Inbox<DB> {
                 "deliveries were still running after {SHUTDOWN_WAIT:?}; they were left behind"
             );
         }
+        self.shared.watch.stop().await;
     }
 }
 
@@ -242,6 +244,7 @@ impl<DB: Backend> InboxBuilder<DB> {
     /// database that cannot be asked.
     pub async fn build(self) -> Result<Inbox<DB>, BuildError> {
         check_prefix(&self.prefix)?;
+        describe::metrics();
         let connections = self.pool.options().get_max_connections() as usize;
         let in_flight = self
             .max_in_flight
@@ -250,6 +253,14 @@ impl<DB: Backend> InboxBuilder<DB> {
         if self.max_in_flight == Some(0) || self.max_waiting == 0 || self.body_budget == 0 {
             let message = "max_in_flight, max_waiting and body_budget must be at least 1";
             return Err(BuildError::unsafe_setting(message));
+        }
+        if in_flight >= connections {
+            tracing::warn!(
+                in_flight,
+                connections,
+                "as many deliveries may be in flight as the pool has connections: a handler that uses the same pool \
+                 besides its transaction may then wait for itself"
+            );
         }
         let mut sources = HashMap::new();
         for source in self.sources {

@@ -29,7 +29,9 @@
 //! ```
 //!
 //! **Effects outside the transaction are at least once**: a mail or an HTTP call is made again when a delivery is tried
-//! again. The README says what else is promised and what is not.
+//! again. The README says
+//! what else is promised and what is not. Numbers such as §4.5 in these pages are the rules of the project's contract that a
+//! test shows.
 //!
 //! # One delivery
 //!
@@ -76,6 +78,7 @@
 mod answer;
 mod body;
 pub mod clock;
+mod describe;
 mod dispatch;
 mod door;
 pub mod envelope;

@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use http::request::Parts;
 
@@ -46,6 +47,9 @@ pub trait Tenants: Send + Sync + 'static {
     fn by_name<'a>(&'a self, name: &'a str) -> TenantFuture<'a>;
 }
 
+/// A look-up that hangs must not stop the drain of all the others.
+const LOOK_UP: Duration = Duration::from_secs(2);
+
 /// The tenants that an inbox was mounted with, and those that are alive in this process.
 #[derive(Default)]
 pub(crate) struct Registry {
@@ -77,7 +81,8 @@ impl<DB: Backend> Shared<DB> {
             return Some(Arc::clone(source));
         }
         let tenants = lock(&self.tenants.tenants).clone()?;
-        match tenants.by_name(name).await {
+        let found = tokio::time::timeout(LOOK_UP, tenants.by_name(name)).await;
+        match found.unwrap_or_else(|_| Err("the look-up takes too long".into())) {
             Ok(tenant) => tenant
                 .map(|tenant| tenant.0)
                 .filter(|state| state.name() == name),

@@ -33,6 +33,7 @@ pub(crate) struct Watch {
 enum Request {
     Kill(SqlStr),
     Ping(oneshot::Sender<()>),
+    Stop(oneshot::Sender<()>),
 }
 
 /// What the task needs.
@@ -68,6 +69,14 @@ impl Watch {
         let (reply, answered) = oneshot::channel();
         self.requests.send(Request::Ping(reply)).await.is_ok() && answered.await.is_ok()
     }
+
+    /// Closes the connection, so that it holds up nobody who wants the database for themselves.
+    pub(crate) async fn stop(&self) {
+        let (reply, closed) = oneshot::channel();
+        if self.requests.send(Request::Stop(reply)).await.is_ok() {
+            let _ = timeout(PATIENCE, closed).await;
+        }
+    }
 }
 
 impl Watcher {
@@ -82,6 +91,13 @@ impl Watcher {
                 Ok(None) => return,
                 Err(_) => None,
             };
+            if let Some(Request::Stop(reply)) = request {
+                if let Some(conn) = conn {
+                    let _ = timeout(PATIENCE, conn.close()).await;
+                }
+                let _ = reply.send(());
+                return;
+            }
             let Some(shared) = shared.upgrade() else {
                 return;
             };
@@ -140,7 +156,7 @@ async fn handle<DB: Backend>(
             }
             answered
         }
-        None => look(conn, shared).await,
+        Some(Request::Stop(_)) | None => look(conn, shared).await,
     }
 }
 

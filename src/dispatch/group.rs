@@ -105,7 +105,8 @@ impl<DB: Backend> Group<'_, DB> {
         Ok(settled)
     }
 
-    /// One element's terminal verdict ends the whole request. Its dead letter is written when the others are undone.
+    /// One element's terminal verdict ends the whole request. All that is new in it is kept as dead letters when their
+    /// work is undone: the producer does not send it again.
     async fn reject<R>(
         &self,
         job: &Job<'_, DB>,
@@ -120,8 +121,17 @@ impl<DB: Backend> Group<'_, DB> {
         if !within(job.deadline, job.keep_dead(open.conn(), from, status)).await? {
             return job.decided_meanwhile(open, response).await;
         }
+        let mut kept = vec![job];
+        for other in self.0 {
+            // Not those that are known already, in whatever way.
+            let new = other.key().event_id != job.key().event_id
+                && within(job.deadline, other.keep_dead(open.conn(), None, status)).await?;
+            if new {
+                kept.push(other);
+            }
+        }
         open.commit(job.deadline).await?;
-        if from.is_none() {
+        for job in kept {
             job.source.parked_one(job.stored.bytes());
         }
         Ok(rejected(response))

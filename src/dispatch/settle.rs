@@ -82,7 +82,17 @@ impl<DB: Backend> Job<'_, DB> {
             }
             Ok(Ok(Ok(response))) => response,
         };
-        match self.verdict(&delivery, &response) {
+        let judged = self.verdict(&delivery, &response);
+        if !matches!(judged, Judged::Commit) {
+            tracing::warn!(
+                source = self.source.name(),
+                event_id = self.key().event_id,
+                status = response.status().as_u16(),
+                kept = matches!(judged, Judged::Terminal) && self.source.keeps_rejected(),
+                "the handler did not apply an event"
+            );
+        }
+        match judged {
             Judged::Commit => Said::Commit(response),
             Judged::Terminal => Said::Terminal(self.terminal(response)),
             Judged::Fail if response.status().is_success() => {

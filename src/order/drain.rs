@@ -166,6 +166,14 @@ async fn one<DB: Backend>(
             .recent
             .remember(epoch, &name, envelope.event_id.as_arc(), envelope.print());
     }
+    let outcome = match &settled.reply {
+        Reply::Handler(outcome, _) => *outcome,
+        Reply::Inbox(answer) => answer.outcome,
+    };
+    metrics::counter!(
+        "inbox_drained_total", "source" => source.name_shared(), "outcome" => outcome.as_str()
+    )
+    .increment(1);
     // Before the attempt is counted: a redelivery that comes after that count is a try of its own, not this one's.
     leader.land(settled.end);
     judge(&job, &head, &settled).await

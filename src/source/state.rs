@@ -96,6 +96,12 @@ impl SourceState {
                 "a budget of {budget:?} is too short: at least 100 ms"
             ));
         }
+        if budget > source.preset.patience {
+            tracing::warn!(
+                source = name, ?budget, patience = ?source.preset.patience,
+                "the budget is longer than the producer waits: it will not see some answers, and send again"
+            );
+        }
         if source.body_limit == 0 || source.body_limit > body_budget {
             return refuse(format!(
                 "the body limit of {} bytes must be at least 1 and fit the inbox's body budget of {body_budget}",

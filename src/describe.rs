@@ -1,0 +1,40 @@
+//! What the metrics mean, for recorders that show it.
+
+use metrics::{describe_counter, describe_gauge};
+
+/// Names, types and meanings, as the README has them.
+pub(crate) fn metrics() {
+    describe_counter!(
+        "inbox_deliveries_total",
+        "Deliveries by source, event type and outcome."
+    );
+    describe_counter!(
+        "inbox_drained_total",
+        "Parked events that the worker tried, by source and outcome."
+    );
+    describe_counter!(
+        "inbox_fenced_total",
+        "Deliveries that the fence caught, by source."
+    );
+    describe_counter!(
+        "inbox_other_content_total",
+        "Known events that came with other content, and were only noted."
+    );
+    describe_counter!(
+        "inbox_purged_rows_total",
+        "Rows of applied events that retention removed, by source."
+    );
+    describe_counter!(
+        "inbox_verified_total",
+        "Verified deliveries by source and label of the secret."
+    );
+    describe_gauge!(
+        "inbox_parked",
+        "Events that wait for a lower sequence, by source."
+    );
+    describe_gauge!(
+        "inbox_dead_letters",
+        "Stored events that are not tried again by themselves, by source and reason."
+    );
+    describe_gauge!("inbox_fenced", "Events that the fence holds, by source.");
+}
