@@ -1,6 +1,7 @@
 //! The two steps: the head of a request before its body is read, then the signature over both.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use http::{HeaderMap, HeaderName};
 use sha2::{Digest as _, Sha256};
@@ -336,6 +337,13 @@ impl Hmac {
                     };
                     let text = body_text(request.body, path)?.ok_or_else(missing)?;
                     sink(text.as_bytes());
+                }
+                Part::SortedForm => {
+                    let fields: BTreeSet<_> = form_urlencoded::parse(request.body).collect();
+                    for (name, value) in fields {
+                        sink(name.as_bytes());
+                        sink(value.as_bytes());
+                    }
                 }
             }
         }

@@ -88,6 +88,10 @@ pub enum Part {
     Header(HeaderName),
     /// The text of a string, or the digits of a number, of the JSON body.
     Json(JsonPath),
+    /// The form in the body (`application/x-www-form-urlencoded`): names and values run together, decoded, in the order of
+    /// the names; the values of one name sorted, each once. Twilio's. Nothing delimits them, so that text can be moved
+    /// from a value into the name behind it: read the fields with that in mind.
+    SortedForm,
 }
 
 impl From<&'static str> for Part {

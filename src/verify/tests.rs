@@ -421,3 +421,45 @@ fn windows_of_secrets() {
         assert!(refusal.to_string().contains(why), "{refusal}");
     }
 }
+
+/// Twilio's form, against the signature in its own documentation's test suite: URL, then the fields sorted by name.
+#[test]
+fn a_form_is_signed_in_the_order_of_its_names() {
+    let scheme = Scheme::hmac(
+        "twilio-form",
+        Algorithm::HmacSha1Legacy,
+        SignatureAt::Header(HeaderName::from_static("x-twilio-signature")),
+    )
+    .encoding(Encoding::Base64)
+    .signs([Part::Url, Part::SortedForm])
+    .build()
+    .unwrap();
+    let secrets = Secrets::new([Secret::text("12345").unwrap()])
+        .unwrap()
+        .snapshot()
+        .unwrap();
+    let uri = Uri::from_static("/");
+    let mut headers = HeaderMap::new();
+    headers.insert(
+        "x-twilio-signature",
+        HeaderValue::from_static("RSOYDt4T1cUTdK1PDd93/VVr8B8="),
+    );
+    let verifies = |body: &str| {
+        let request = RequestView::new(&Method::POST, &uri, &headers, body.as_bytes())
+            .with_url(Some("https://mycompany.com/myapp.php?foo=1&bar=2"));
+        scheme
+            .verify(
+                &request,
+                &secrets,
+                Timestamp::from_secs(0),
+                &Tolerance::default(),
+            )
+            .is_ok()
+    };
+    let fields = "Digits=1234&CallSid=CA1234567890ABCDE&To=%2B18005551212&Caller=%2B14158675309&From=%2B14158675309";
+    assert!(verifies(fields));
+    // A value that comes twice counts once.
+    assert!(verifies(&format!("{fields}&Digits=1234")));
+    assert!(!verifies(&fields.replace("1234&", "1235&")));
+    assert!(!verifies(&format!("{fields}&More=1")));
+}
