@@ -31,6 +31,7 @@ use sqlx::Pool;
 use sqlx::pool::PoolOptions;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tower_inbox::Preset;
 use tower_inbox::verify::Tolerance;
 use tower_inbox::{BuildErrorKind, Inbox, Source};
 use tracing_subscriber::EnvFilter;
@@ -100,7 +101,7 @@ async fn run<DB: Faulty + Open>(mut settings: Settings) -> Result<(), Failure> {
         .then(random_secret)
         .transpose()?;
     if let Some(secret) = &random {
-        let preset = settings::available("kudos").ok_or("kudos is not in this version")?;
+        let preset = &Preset::KUDOS;
         settings.mounted.push(Mounted {
             preset,
             secrets: vec![secret.clone()],
@@ -142,6 +143,15 @@ async fn run<DB: Faulty + Open>(mut settings: Settings) -> Result<(), Failure> {
         announce(&format!(
             "no secrets were set; one for kudos was made: KUDOS_SECRETS={secret}"
         ));
+    }
+    if settings
+        .mounted
+        .iter()
+        .any(|mounted| mounted.preset.name == "brief")
+    {
+        tracing::warn!(
+            "stored answers are not in this version: duplicates of brief get `already_processed`"
+        );
     }
     if settings.demo_faults {
         tracing::warn!("DEMO_FAULTS is on: events say by themselves what goes wrong");

@@ -49,7 +49,7 @@ pub(crate) const CLI: Cli = Cli {
             .default("127.0.0.1:3000"),
         secrets("kudos-secrets", "KUDOS_SECRETS", "mounts /webhooks/kudos; one or two secrets"),
         secrets("standard-secrets", "STANDARD_SECRETS", "mounts /webhooks/standard; one or two secrets: whsec_ and base64"),
-        secrets("brief-secrets", "BRIEF_SECRETS", "not in this version"),
+        secrets("brief-secrets", "BRIEF_SECRETS", "mounts /webhooks/brief; one or two secrets"),
         secrets("sequenced-secrets", "SEQUENCED_SECRETS", "mounts /webhooks/sequenced; one or two secrets"),
         secrets("stripe-secrets", "STRIPE_SECRETS", "mounts /webhooks/stripe; one or two secrets"),
         secrets("github-secrets", "GITHUB_SECRETS", "mounts /webhooks/github, fenced; one or two secrets"),
@@ -99,8 +99,8 @@ A database is compiled in with the feature of its name. Behind PgBouncer in tran
 What the ledger reads is the body's `data`: an object with `account` and `amount`. For stripe it may be in
 `data.object`, for slack in `event.data`, and for github and shopify, whose payloads have no such envelope, at the top
 of the body (as JSON; their ids are not signed, so that the same content under a new id is fenced).
-In this version the console, deferred mode, stored answers (and with them the preset brief), leases of your own and
-adopted first sequences are refused.",
+In this version the console, deferred mode, stored answers, leases of your own and adopted first sequences are refused.
+Without stored answers the duplicates of brief get `already_processed`, as those of every preset do.",
 };
 
 /// A preset that is to be mounted.
@@ -234,17 +234,12 @@ fn mounted(given: &Given) -> Result<Vec<Mounted>, Wrong> {
         let Some(secrets) = given.maybe(flag, values::secrets)? else {
             continue;
         };
-        match available(name) {
+        match Preset::named(name) {
             Some(preset) => mounted.push(Mounted { preset, secrets }),
             None => return Err(missing(&format!("the preset {name}"))),
         }
     }
     Ok(mounted)
-}
-
-/// A preset that this version can keep its promises for: `brief` promises stored answers, which are not there yet.
-pub(crate) fn available(name: &str) -> Option<&'static Preset> {
-    Preset::named(name).filter(|preset| preset.name != "brief")
 }
 
 fn database(url: &str) -> Result<Database, String> {

@@ -153,10 +153,10 @@ impl<'a, DB: Backend> Open<'a, DB> {
         }
         let settings = &self.shared.settings;
         let restored = DB::restore(self.conn.as_mut().expect(HELD), settings);
-        if let Ok(Ok(())) = timeout(RESTORE_PATIENCE, restored).await {
-            if let Some(conn) = self.conn.take() {
-                conn.settled();
-            }
+        if let Ok(Ok(())) = timeout(RESTORE_PATIENCE, restored).await
+            && let Some(conn) = self.conn.take()
+        {
+            conn.settled();
         }
     }
 }

@@ -5,6 +5,7 @@
 )]
 
 mod answers;
+mod brief;
 mod door;
 mod faults;
 mod order;

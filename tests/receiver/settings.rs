@@ -85,7 +85,6 @@ fn a_setting_of_a_later_version_is_refused() {
         ("STORE_RESPONSES", "1"),
         ("LEASE", "40s"),
         ("FIRST_SEQUENCE", "adopt"),
-        ("BRIEF_SECRETS", "hush"),
     ];
     for (variable, value) in cases {
         let text = is_one_line_and_status_2(&Setup::new().set(variable, value).refused(), variable);
