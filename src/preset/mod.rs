@@ -1,6 +1,26 @@
 //! Presets: one row for each producer that is known by name.
 //!
 //! A new one is a row of `table.rs`, and data only.
+//!
+//! | preset | signature header | event id | id is signed | order |
+//! |---|---|---|---|---|
+//! | [`kudos`](Preset::KUDOS) | `X-Kudos-Signature` | `event_id` of the body | yes | `correlation_id`, `sequence` of the body |
+//! | [`sequenced`](Preset::SEQUENCED) | `X-Signature` | `event_id` of the body | yes | `correlation_id`, `sequence` of the body |
+//! | [`brief`](Preset::BRIEF) | `X-Signature` | header `Idempotency-Key` | yes | — |
+//! | [`standard`](Preset::STANDARD) | `webhook-signature` | header `webhook-id` | yes | `correlation_id`, `sequence` of the body, if there |
+//! | [`svix`](Preset::SVIX) | `svix-signature` | header `svix-id` | yes | `correlation_id`, `sequence` of the body, if there |
+//! | [`stripe`](Preset::STRIPE) | `Stripe-Signature` | `id` of the body | yes | — |
+//! | [`github`](Preset::GITHUB) | `X-Hub-Signature-256` | header `X-GitHub-Delivery` | **no** | — |
+//! | [`shopify`](Preset::SHOPIFY) | `X-Shopify-Hmac-Sha256` | header `X-Shopify-Webhook-Id` | **no** | — |
+//! | [`slack`](Preset::SLACK) | `X-Slack-Signature` | `event_id` of the body | yes | — |
+//! | [`zoom`](Preset::ZOOM) | `x-zm-signature` | SHA-256 of the body | yes | — |
+//! | [`paddle`](Preset::PADDLE) | `Paddle-Signature` | `event_id` of the body | yes | — |
+//! | [`linear`](Preset::LINEAR) | `Linear-Signature` | header `Linear-Delivery` | **no** | — |
+//! | [`square`](Preset::SQUARE) | `x-square-hmacsha256-signature` | `event_id` of the body | yes | — |
+//!
+//! Each preset's own page has the rest: the format of the header, the signed message, and how a secret becomes a key.
+//! Headers are named in the spelling of their producers; case does not matter. Where the id is not signed, a source
+//! needs a fence (§6.7).
 
 mod answers;
 mod table;

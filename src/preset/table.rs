@@ -27,7 +27,29 @@ const fn times(n: u32, unit: Duration) -> Duration {
 }
 
 impl Preset {
-    /// Kudos CRM: two signatures during a rotation, retries over 1 h 45 m, replay bursts under the first event ids.
+    /// Kudos CRM: two signatures during a rotation; retries over 1 h 42 min 30 s; a replay sends old events again under
+    /// the event ids they first had.
+    ///
+    /// **Signed:**
+    /// - `X-Kudos-Signature: t=<unix s>,v1=<hex>`, with one more `v1` during a rotation; blanks around the commas do
+    ///   not matter, other fields are not looked at
+    /// - HMAC-SHA-256 over `<t>.<raw body>`, `<t>` as it is in the header
+    /// - key: the bytes of the secret's text as they are
+    ///
+    /// **Event:**
+    /// - id: `event_id` of the body, a string, so that the signature covers it; `X-Kudos-Event-Id` must agree if it
+    ///   is sent
+    /// - type: `event_type` of the body; `subscription.replay_started` and `subscription.replay_completed` are the
+    ///   producer's own messages and no events
+    /// - order: `correlation_id` (a string) and `sequence` (an integer from 1 on) of the body; a sequence without a
+    ///   correlation id is refused
+    /// - told on, and not signed: `X-Kudos-Delivery-Attempt`, `X-Kudos-First-Sent-At` (RFC 3339) and
+    ///   `X-Kudos-Original-Event-Id`
+    /// - a known id with another type or other `data` is refused with 422
+    ///
+    /// ```json
+    /// {"event_id": "evt_1", "event_type": "invoice.paid", "correlation_id": "inv-7", "sequence": 1, "data": {"amount": 5}}
+    /// ```
     pub const KUDOS: Self = Self {
         name: "kudos",
         documented_at: "the producer's page on retries, idempotency and rotation",
@@ -60,6 +82,24 @@ impl Preset {
     };
 
     /// Events with correlation id and sequence, applied in order; an answer within 5 minutes, or a dead letter.
+    ///
+    /// **Signed:**
+    /// - `X-Signature: t=<unix s>,v1=<hex>`, with one more `v1` during a rotation; blanks around the commas do not
+    ///   matter, other fields are not looked at
+    /// - HMAC-SHA-256 over `<t>.<raw body>`, `<t>` as it is in the header
+    /// - key: the bytes of the secret's text as they are
+    ///
+    /// **Event:**
+    /// - id: `event_id` of the body, a string, so that the signature covers it; `X-Event-Id` must agree if it is sent
+    /// - type: `event_type` of the body
+    /// - order: `correlation_id` (a string) and `sequence` (an integer from 1 on) of the body; `X-Correlation-Id` and
+    ///   `X-Sequence` must agree if they are sent; a sequence without a correlation id is refused, and an event without
+    ///   both has no place in an order
+    /// - a known id with another type or other `data` is refused with 422
+    ///
+    /// ```json
+    /// {"event_id": "evt_1", "event_type": "order.paid", "correlation_id": "order-7", "sequence": 2, "data": {"amount": 5}}
+    /// ```
     pub const SEQUENCED: Self = Self {
         name: "sequenced",
         documented_at: "the strategy of guaranteed consistency",
@@ -85,6 +125,20 @@ impl Preset {
     };
 
     /// The coordination brief: a signed UUID in `Idempotency-Key`, replays for 72 hours.
+    ///
+    /// **Signed:**
+    /// - `X-Signature: t=<unix s>,v1=<hex>`, with one more `v1` during a rotation; blanks around the commas do not
+    ///   matter, other fields are not looked at
+    /// - HMAC-SHA-256 over `<t>.<id>.<raw body>`: `<t>` as it is in the header, `<id>` the UUID of `Idempotency-Key`
+    ///   in lower case and without quotes
+    /// - key: the bytes of the secret's text as they are
+    ///
+    /// **Event:**
+    /// - id: the UUID in `Idempotency-Key`, bare or quoted, in either case; the signature covers it, as a part of the
+    ///   message
+    /// - type: `event_type` of the body
+    /// - order: none
+    /// - a known id with another raw body is refused with 422
     pub const BRIEF: Self = Self {
         name: "brief",
         documented_at: "the coordination brief, sections 1 to 6",
@@ -119,6 +173,19 @@ impl Preset {
     };
 
     /// Standard Webhooks: `webhook-id`, `webhook-timestamp`, `webhook-signature`.
+    ///
+    /// **Signed:**
+    /// - `webhook-signature: v1,<base64>`, with one more item after a blank during a rotation; items of other
+    ///   versions are not looked at, so that `v1a` alone (Ed25519) is no signature here
+    /// - HMAC-SHA-256 over `<webhook-id>.<webhook-timestamp>.<raw body>`, both as they are in the headers; the
+    ///   timestamp is in Unix seconds
+    /// - key: base64, decoded; `whsec_` in front of it is cut off first if it is there
+    ///
+    /// **Event:**
+    /// - id: `webhook-id`; the signature covers it, as a part of the message
+    /// - type: `type` of the body, or else `event_type`
+    /// - order: `correlation_id` (a string) and `sequence` (an integer from 1 on) of the body, where a producer has
+    ///   them; a sequence without a correlation id is refused
     pub const STANDARD: Self = Self {
         name: "standard",
         documented_at: "https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md",
@@ -146,6 +213,19 @@ impl Preset {
     };
 
     /// Svix's own names for the headers of Standard Webhooks.
+    ///
+    /// **Signed:**
+    /// - `svix-signature: v1,<base64>`, with one more item after a blank during a rotation; items of other versions
+    ///   are not looked at
+    /// - HMAC-SHA-256 over `<svix-id>.<svix-timestamp>.<raw body>`, both as they are in the headers; the timestamp is
+    ///   in Unix seconds
+    /// - key: base64, decoded; `whsec_` in front of it is cut off first if it is there
+    ///
+    /// **Event:**
+    /// - id: `svix-id`; the signature covers it, as a part of the message
+    /// - type: `type` of the body, or else `event_type`
+    /// - order: `correlation_id` (a string) and `sequence` (an integer from 1 on) of the body, where a producer has
+    ///   them; a sequence without a correlation id is refused
     pub const SVIX: Self = Self {
         name: "svix",
         documented_at: "https://docs.svix.com/receiving/verifying-payloads/how-manual, https://docs.svix.com/retries",
@@ -159,6 +239,17 @@ impl Preset {
     };
 
     /// Stripe. Its events can be listed and sent again for 30 days.
+    ///
+    /// **Signed:**
+    /// - `Stripe-Signature: t=<unix s>,v1=<hex>`, with one more `v1` during a rotation; no blanks around the commas,
+    ///   and other fields (`v0`) are not looked at
+    /// - HMAC-SHA-256 over `<t>.<raw body>`, `<t>` as it is in the header
+    /// - key: the bytes of the secret's text as they are, `whsec_` included: nothing is decoded
+    ///
+    /// **Event:**
+    /// - id: `id` of the body, a string, so that the signature covers it
+    /// - type: `type` of the body
+    /// - order: none
     pub const STRIPE: Self = Self {
         name: "stripe",
         documented_at: "https://docs.stripe.com/webhooks",
@@ -176,6 +267,17 @@ impl Preset {
     };
 
     /// GitHub. It does not retry by itself; a delivery can be sent again for 3 days.
+    ///
+    /// **Signed:**
+    /// - `X-Hub-Signature-256: sha256=<hex>`; the older `X-Hub-Signature` (SHA-1) is not looked at
+    /// - HMAC-SHA-256 over the raw body alone: no time is signed, so that an old delivery looks like a new one
+    /// - key: the bytes of the secret's text as they are
+    ///
+    /// **Event:**
+    /// - id: `X-GitHub-Delivery`. **The signature does not cover it**: a fence on the body is needed (§6.7), which
+    ///   lets `ping`, `workflow_dispatch` and `repository_dispatch` pass
+    /// - type: `X-GitHub-Event`, not signed either; `ping` is the producer's own message and no event
+    /// - order: none
     pub const GITHUB: Self = Self {
         name: "github",
         documented_at: "https://docs.github.com/en/webhooks/using-webhooks",
@@ -202,6 +304,16 @@ impl Preset {
     };
 
     /// Shopify. Retries are eight in four hours.
+    ///
+    /// **Signed:**
+    /// - `X-Shopify-Hmac-Sha256: <base64>`
+    /// - HMAC-SHA-256 over the raw body alone: no time is signed, so that an old delivery looks like a new one
+    /// - key: the bytes of the secret's text as they are
+    ///
+    /// **Event:**
+    /// - id: `X-Shopify-Webhook-Id`. **The signature does not cover it**: a fence on the body is needed (§6.7)
+    /// - type: `X-Shopify-Topic`, not signed either
+    /// - order: none
     pub const SHOPIFY: Self = Self {
         name: "shopify",
         documented_at: "https://shopify.dev/docs/apps/build/webhooks, https://shopify.dev/changelog/updates-to-webhook-retry-mechanism",
@@ -227,6 +339,17 @@ impl Preset {
     };
 
     /// Slack's Events API. Retries while the first request is still running.
+    ///
+    /// **Signed:**
+    /// - `X-Slack-Signature: v0=<hex>`, with `X-Slack-Request-Timestamp: <unix s>`
+    /// - HMAC-SHA-256 over `v0:<timestamp>:<raw body>`, the timestamp as it is in its header
+    /// - key: the bytes of the secret's text as they are
+    ///
+    /// **Event:**
+    /// - id: `event_id` of the body, a string, so that the signature covers it
+    /// - type: `type` in the object `event` of the body
+    /// - order: none
+    /// - a signed `url_verification` is answered with its `challenge`
     pub const SLACK: Self = Self {
         name: "slack",
         documented_at: "https://docs.slack.dev/authentication/verifying-requests-from-slack, https://docs.slack.dev/apis/events-api",
@@ -246,7 +369,19 @@ impl Preset {
         },
     };
 
-    /// Zoom. It sends no event id; the digest of the whole signed body, with its event time in ms, is the nearest thing.
+    /// Zoom. It sends no event id; the digest of the whole signed body, with its event time in ms, is the nearest
+    /// thing.
+    ///
+    /// **Signed:**
+    /// - `x-zm-signature: v0=<hex>`, with `x-zm-request-timestamp: <unix s>`
+    /// - HMAC-SHA-256 over `v0:<timestamp>:<raw body>`, the timestamp as it is in its header
+    /// - key: the bytes of the secret's text as they are
+    ///
+    /// **Event:**
+    /// - id: SHA-256 of the raw body as hex, so that the signature covers it
+    /// - type: `event` of the body
+    /// - order: none
+    /// - a signed `endpoint.url_validation` is answered with its token and the token's MAC
     pub const ZOOM: Self = Self {
         name: "zoom",
         documented_at: "https://developers.zoom.us/docs/api/webhooks/",
@@ -267,6 +402,16 @@ impl Preset {
     };
 
     /// Paddle Billing. A replay has a new notification id and the event id it had.
+    ///
+    /// **Signed:**
+    /// - `Paddle-Signature: ts=<unix s>;h1=<hex>`, with one more `h1` during a rotation
+    /// - HMAC-SHA-256 over `<ts>:<raw body>`, `<ts>` as it is in the header
+    /// - key: the bytes of the secret's text as they are
+    ///
+    /// **Event:**
+    /// - id: `event_id` of the body, a string, so that the signature covers it; `notification_id` is not looked at
+    /// - type: `event_type` of the body
+    /// - order: none
     pub const PADDLE: Self = Self {
         name: "paddle",
         documented_at: "https://developer.paddle.com/webhooks/signature-verification, https://developer.paddle.com/webhooks/respond-to-webhooks",
@@ -291,6 +436,16 @@ impl Preset {
     };
 
     /// Linear. The signed time is in the body; the delivery's id is in a header and not signed.
+    ///
+    /// **Signed:**
+    /// - `Linear-Signature: <hex>`
+    /// - HMAC-SHA-256 over the raw body alone, which has the signed time: `webhookTimestamp`, in Unix milliseconds
+    /// - key: the bytes of the secret's text as they are
+    ///
+    /// **Event:**
+    /// - id: `Linear-Delivery`. **The signature does not cover it**: a fence on the body is needed (§6.7)
+    /// - type: `type` of the body
+    /// - order: none
     pub const LINEAR: Self = Self {
         name: "linear",
         documented_at: "https://linear.app/developers/webhooks",
@@ -312,6 +467,17 @@ impl Preset {
     };
 
     /// Square. The URL of the subscription is signed, so the source must have it configured.
+    ///
+    /// **Signed:**
+    /// - `x-square-hmacsha256-signature: <base64>`
+    /// - HMAC-SHA-256 over `<url><raw body>`, nothing between them: the URL as it is configured at the producer,
+    ///   never one that is rebuilt from the request. No time is signed, so that an old delivery looks like a new one
+    /// - key: the bytes of the secret's text as they are
+    ///
+    /// **Event:**
+    /// - id: `event_id` of the body, a string, so that the signature covers it
+    /// - type: `type` of the body
+    /// - order: none
     pub const SQUARE: Self = Self {
         name: "square",
         documented_at: "https://developer.squareup.com/docs/webhooks/step3validate, https://developer.squareup.com/docs/webhooks/troubleshooting",

@@ -3,8 +3,12 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use http::{HeaderMap, Method, Uri};
+
 use super::{Preset, Reaction};
-use crate::verify::{Secret, Signer};
+use crate::clock::Timestamp;
+use crate::envelope::Reading;
+use crate::verify::{RequestView, Secret, Secrets, Signer, Tolerance};
 
 /// Every row builds, is found by its name, and can be signed for.
 #[test]
@@ -103,4 +107,60 @@ fn answers() {
         Preset::LINEAR.answers.reaction(202),
         Some(Reaction::Retries)
     );
+}
+
+/// The table at the top of the module's page has every row, with the header that the scheme reads and what is computed
+/// of its id and order.
+#[test]
+fn the_table_of_the_page() {
+    let mut rows = include_str!("mod.rs")
+        .lines()
+        .filter(|line| line.starts_with("//! | [`"));
+    for preset in Preset::ALL {
+        let row = rows.next().unwrap_or_default();
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        let [_, name, header, _, covered, order, _] = cells.as_slice() else {
+            panic!("{}: {row}", preset.name);
+        };
+        let link = format!(
+            "[`{}`](Preset::{})",
+            preset.name,
+            preset.name.to_uppercase()
+        );
+        assert_eq!(*name, link);
+        let header = header.trim_matches('`').parse().unwrap();
+        assert!(preset.scheme().is_signature_header(&header), "{row}");
+        assert_eq!(*covered == "yes", preset.id_is_covered(), "{row}");
+        assert_eq!(*order != "—", preset.mapping().has_sequence(), "{row}");
+    }
+    assert_eq!(rows.next(), None);
+}
+
+/// The example bodies of the page are what the preset takes, with an order.
+#[test]
+fn the_examples_of_the_page() {
+    let examples = include_str!("table.rs")
+        .split("    /// ```json\n    /// ")
+        .skip(1);
+    let bodies: Vec<_> = examples.filter_map(|rest| rest.lines().next()).collect();
+    let presets = [Preset::KUDOS, Preset::SEQUENCED];
+    assert_eq!(bodies.len(), presets.len());
+    for (preset, body) in presets.iter().zip(bodies) {
+        let (scheme, secret) = (preset.scheme(), Secret::text("s").unwrap());
+        let now = Timestamp::from_secs(1_700_000_000);
+        let signer = Signer::new(&scheme, [secret.clone()]).unwrap();
+        let signed = signer.sign(now, None, body.as_bytes()).unwrap();
+        let headers: HeaderMap = signed.into_iter().collect();
+        let uri = Uri::from_static("/");
+        let request = RequestView::new(&Method::POST, &uri, &headers, body.as_bytes());
+        let secrets = Secrets::new([secret]).unwrap().snapshot().unwrap();
+        let verified = scheme.verify(&request, &secrets, now, &Tolerance::default());
+        let reading = preset
+            .mapping()
+            .read(&verified.unwrap(), &headers, body.as_bytes());
+        let Ok(Reading::Event(event)) = reading else {
+            panic!("{}: {reading:?}", preset.name);
+        };
+        assert!(event.correlation_id.is_some() && event.sequence.is_some());
+    }
 }

@@ -17,7 +17,7 @@
 //! let scheme = Preset::KUDOS.scheme();
 //! let secrets = Secrets::new([Secret::text("new")?, Secret::text("old")?])?;
 //! let now = Timestamp::from_secs(1_700_000_000);
-//! let body = br#"{"id":"evt_1","type":"invoice.paid"}"#;
+//! let body = br#"{"event_id":"evt_1","event_type":"invoice.paid","data":{"amount":5}}"#;
 //!
 //! // What the producer sends, still with the old secret.
 //! let headers: HeaderMap = Signer::new(&scheme, [Secret::text("old")?])?.sign(now, None, body)?.into_iter().collect();
@@ -26,6 +26,7 @@
 //! let request = RequestView::new(&Method::POST, &uri, &headers, body);
 //! let verified = scheme.verify(&request, &*secrets.snapshot()?, now, &Tolerance::default())?;
 //! assert_eq!(verified.label(), "secret-2");
+//! # assert!(Preset::KUDOS.mapping().read(&verified, &headers, body).is_ok());
 //! # Ok(())
 //! # }
 //! ```

@@ -57,6 +57,12 @@ pub enum SecretError {
     DuplicateLabel,
     /// An active secret has the same key.
     DuplicateKey,
+    /// A whole set was given, and it has no secret.
+    NoneGiven,
+    /// A whole set was given, and it has this many secrets.
+    TooManyGiven(usize),
+    /// A whole set was given, and its two secrets have the same key.
+    SameKeyGiven,
     /// The secrets come from a file or a provider, which is the truth: change them there.
     KeptElsewhere,
     /// The file or the provider has not given any secret yet. Nothing can be decided without: answer 503, not 401.
@@ -66,6 +72,9 @@ pub enum SecretError {
 impl fmt::Display for SecretError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::TooManyGiven(count) => {
+                return write!(f, "{count} secrets given: give one or two, newest first");
+            }
             Self::Empty => "the secret is empty: anybody could sign with it",
             Self::NotBase64 => "the secret is not base64 (standard alphabet with padding)",
             Self::NotHex => "the secret is not hexadecimal",
@@ -74,6 +83,8 @@ impl fmt::Display for SecretError {
             Self::UnknownLabel => "no active secret has this label",
             Self::DuplicateLabel => "an active secret has this label already",
             Self::DuplicateKey => "this secret is active already",
+            Self::NoneGiven => "give one or two secrets, newest first",
+            Self::SameKeyGiven => "the two secrets are the same",
             Self::KeptElsewhere => {
                 "the file or the provider that these secrets come from is the truth: change them there"
             }

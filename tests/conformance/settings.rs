@@ -64,17 +64,29 @@ async fn sources_without_usable_secrets_are_refused<D: TestDb>(db: D) {
         &["\"crm\"", ".secrets([new, old])"],
     )
     .await;
-    refused(&db, with(&[]), kind, &["\"crm\"", "at least one"]).await;
+    refused(
+        &db,
+        with(&[]),
+        kind,
+        &["\"crm\"", "give one or two secrets, newest first"],
+    )
+    .await;
     refused(&db, with(&[""]), kind, &["\"crm\"", "empty"]).await;
     refused(&db, with(&["good", ""]), kind, &["\"crm\"", "empty"]).await;
     refused(
         &db,
         with(&["a", "b", "c"]),
         kind,
-        &["\"crm\"", "at most two"],
+        &["\"crm\"", "3 secrets given: give one or two"],
     )
     .await;
-    refused(&db, with(&["a", "a"]), kind, &["\"crm\"", "already"]).await;
+    refused(
+        &db,
+        with(&["a", "a"]),
+        kind,
+        &["\"crm\"", "the two secrets are the same"],
+    )
+    .await;
     for text in ["whsec_", "whsec_!!!!", ""] {
         let source = Source::new("std", Preset::STANDARD).secrets([text]);
         refused(&db, |builder| builder.source(source), kind, &["\"std\""]).await;

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::Shared;
+use super::set::MOST;
 use super::upkeep::{Loaded, Origin};
 use crate::verify::secret::{KeyEncoding, Secret};
 use crate::verify::time;
@@ -95,7 +96,7 @@ impl File {
         }
         let read = stamp
             .and_then(|_| self.read())
-            .map_err(|error| format!("the file cannot be read: {error}"));
+            .map_err(|error| format!("the file {} cannot be read: {error}", self.path.display()));
         seen.looked = true;
         let (stamp, text) = match read {
             Ok((stamp, text)) => (Some(stamp), Ok(text)),
@@ -138,6 +139,12 @@ impl File {
         };
         if secrets.is_empty() {
             return Err("the file is empty".to_owned());
+        }
+        if secrets.len() > MOST {
+            let count = secrets.len();
+            return Err(format!(
+                "the file has {count} secrets: one or two are allowed"
+            ));
         }
         Ok(secrets)
     }

@@ -74,7 +74,7 @@ impl Secrets {
     /// # Errors
     /// None, more than two, two with one label or with one key.
     pub fn new(newest_first: impl IntoIterator<Item = Secret>) -> Result<Self, SecretError> {
-        let set = SecretSet::default().replaced(newest_first)?;
+        let set = SecretSet::default().given(newest_first)?;
         Ok(Self::of(set, Truth::Here))
     }
 
@@ -155,7 +155,51 @@ impl Secrets {
         }
     }
 
-    /// Adds `new` as the newest and demotes the other.
+    /// Adds `new` as the newest and demotes the other: deliveries that are signed by either are accepted from now on.
+    ///
+    /// This is the first step of a rotation without a refused delivery; [`Secrets::revoke`] is the last one:
+    ///
+    /// ```
+    /// # use http::{HeaderMap, Method, Uri};
+    /// # use tower_inbox::clock::Timestamp;
+    /// # use tower_inbox::preset::Preset;
+    /// # use tower_inbox::verify::{RequestView, Signer, Tolerance};
+    /// use tower_inbox::verify::{Secret, Secrets};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let secrets = Secrets::new([Secret::text("old")?.labelled("february")])?;
+    /// # let handle = secrets.clone();
+    /// # let accepts = |text: &str| {
+    /// #     let (scheme, now) = (Preset::KUDOS.scheme(), Timestamp::from_secs(1_700_000_000));
+    /// #     let signer = Signer::new(&scheme, [Secret::text(text).unwrap()]).unwrap();
+    /// #     let headers: HeaderMap = signer.sign(now, None, b"{}").unwrap().into_iter().collect();
+    /// #     let uri = Uri::from_static("/");
+    /// #     let request = RequestView::new(&Method::POST, &uri, &headers, b"{}");
+    /// #     let active = handle.snapshot().unwrap();
+    /// #     scheme.verify(&request, &active, now, &Tolerance::default()).is_ok()
+    /// # };
+    /// # assert!(accepts("old") && !accepts("new"));
+    ///
+    /// // 1. Rotate: here first, then at the producer. Nothing that it still signs with the old one is refused.
+    /// secrets.rotate(Secret::text("new")?.labelled("march"))?;
+    ///
+    /// // 2. Dual: both are accepted, for as long as the old one can still come. Retries carry the signature of their
+    /// // first attempt with some producers, so that this is the producer's whole retry span.
+    /// assert!(accepts("old") && accepts("new"));
+    /// let labels: Vec<_> = secrets.active().into_iter().map(|secret| secret.label).collect();
+    /// assert_eq!(labels, ["march".into(), "february".into()]);
+    ///
+    /// // 3. Revoke, when `last_verified` of the old one in `active()` has stopped moving.
+    /// secrets.revoke("february")?;
+    /// assert!(accepts("new") && !accepts("old"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// **It changes this process only**: this handle and its clones. Every process that receives must be told, each by
+    /// itself, before the producer signs with the new secret, and a restart begins with what the process was started
+    /// with. Where there are several, [`Secrets::from_file`] and [`Secrets::from_provider`] rotate all of them from one
+    /// place.
     ///
     /// # Errors
     /// Two are active already, `new` has the label or the key of an active one, or the truth is elsewhere.
@@ -167,7 +211,12 @@ impl Secrets {
         })
     }
 
-    /// Removes the secret with this label: what is signed by it alone is refused from now on.
+    /// Removes the secret with this label: what is signed by it alone is refused from now on, in this process only.
+    /// Others go on accepting it until they are told, each by itself. The whole rotation is shown at
+    /// [`Secrets::rotate`].
+    ///
+    /// A secret without a label of its own has a number (`secret-1`), which depends on the order of what this process
+    /// has seen: name secrets with [`Secret::labelled`] where several processes are to revoke the same one.
     ///
     /// # Errors
     /// No active secret has the label, it is the last one, or the truth is elsewhere.
@@ -193,7 +242,7 @@ impl Secrets {
         &self,
         newest_first: impl IntoIterator<Item = Secret>,
     ) -> Result<(), SecretError> {
-        self.change(|set| set.replaced(newest_first))
+        self.change(|set| set.given(newest_first))
     }
 
     /// Labels, ages and last use of the active secrets, newest first. Empty while there are none to be had.

@@ -10,7 +10,9 @@ use crate::clock::Timestamp;
 use crate::verify::secret::{Secret, SecretError};
 
 /// How many secrets can be active: the new one and the one it replaces (§6.1).
-const MOST: usize = 2;
+pub(super) const MOST: usize = 2;
+/// How many given ones are counted, to say how many there are.
+const COUNTED: usize = 1_000;
 /// How fine the time of the last verification is kept, in µs. A second is enough for people, and busy deliveries then
 /// do not pass one line of memory from core to core.
 const NOTED_EVERY: i64 = 1_000_000;
@@ -100,6 +102,25 @@ impl SecretSet {
         self.entries.len() == other.entries.len() && self.iter().zip(other.iter()).all(same)
     }
 
+    /// The set that follows this one, if a whole one was given: what is wrong is said about that.
+    pub(super) fn given(
+        &self,
+        newest_first: impl IntoIterator<Item = Secret>,
+    ) -> Result<Self, SecretError> {
+        // An endless iterator ends here as well.
+        let mut given = newest_first.into_iter().take(COUNTED);
+        let secrets: Vec<_> = given.by_ref().take(MOST).collect();
+        let more = given.count();
+        if more > 0 {
+            return Err(SecretError::TooManyGiven(secrets.len() + more));
+        }
+        self.replaced(secrets).map_err(|error| match error {
+            SecretError::None => SecretError::NoneGiven,
+            SecretError::DuplicateKey => SecretError::SameKeyGiven,
+            other => other,
+        })
+    }
+
     /// The set that follows this one. Keys that stay keep their age and, unless they come with another, their label.
     pub(super) fn replaced(
         &self,
@@ -109,8 +130,7 @@ impl SecretSet {
             entries: Vec::with_capacity(MOST),
             count: self.count,
         };
-        // Only one too many is taken: an endless iterator ends here as well.
-        for secret in newest_first.into_iter().take(MOST + 1) {
+        for secret in newest_first {
             if next.entries.len() == MOST {
                 return Err(SecretError::TooMany);
             }

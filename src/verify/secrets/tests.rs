@@ -40,15 +40,27 @@ fn a_rotation_from_start_to_end() {
 
 #[test]
 fn sets_that_are_refused() {
-    assert_eq!(Secrets::new([]).unwrap_err(), SecretError::None);
+    assert_eq!(Secrets::new([]).unwrap_err(), SecretError::NoneGiven);
     assert_eq!(
         Secrets::new(["a", "b", "c"].map(secret)).unwrap_err(),
-        SecretError::TooMany
+        SecretError::TooManyGiven(3)
     );
     assert_eq!(
         Secrets::new(["a", "a"].map(secret)).unwrap_err(),
-        SecretError::DuplicateKey
+        SecretError::SameKeyGiven
     );
+    for (given, text) in [
+        (
+            &["a", "b", "c"][..],
+            "3 secrets given: give one or two, newest first",
+        ),
+        (&[], "give one or two secrets, newest first"),
+        (&["a", "a"], "the two secrets are the same"),
+    ] {
+        let refused = Secrets::new(given.iter().map(|text| secret(text)));
+        assert_eq!(refused.unwrap_err().to_string(), text);
+    }
+    assert!(Secrets::new(std::iter::repeat_with(|| secret("a"))).is_err());
     let same = ["a", "b"].map(|text| secret(text).labelled("x"));
     assert_eq!(Secrets::new(same).unwrap_err(), SecretError::DuplicateLabel);
 }
@@ -57,7 +69,7 @@ fn sets_that_are_refused() {
 #[test]
 fn replacing_the_whole_set() {
     let secrets = Secrets::new([secret("a")]).unwrap();
-    assert_eq!(secrets.replace([]), Err(SecretError::None));
+    assert_eq!(secrets.replace([]), Err(SecretError::NoneGiven));
     assert_eq!(labels(&secrets), ["secret-1"]);
     secrets.replace([secret("b"), secret("a")]).unwrap();
     assert_eq!(labels(&secrets), ["secret-2", "secret-1"]);

@@ -100,7 +100,7 @@ impl Shared {
         let before = self.current();
         let taken = loaded.and_then(|secrets| {
             let next = before
-                .replaced(secrets)
+                .given(secrets)
                 .map_err(|error: SecretError| error.to_string())?;
             // The same again, as nearly always: nothing to say.
             if !next.same_as(&before) {

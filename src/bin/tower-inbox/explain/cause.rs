@@ -152,11 +152,16 @@ fn no_match(args: &Args) -> Cause {
     if let Some(cause) = url(args).or_else(|| other_preset(args)) {
         return cause;
     }
-    Cause::new(
-        "other_secret",
-        "another secret (an older one, a newer one, or that of another endpoint), or a body that was changed in a way \
-         that is not tried here",
-    )
+    let mut text = "another secret (an older one, a newer one, or that of another endpoint), or a body that was changed \
+                    in a way that is not tried here"
+        .to_owned();
+    if serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok() {
+        text.push_str(
+            "; if the JSON was parsed and written again by something that lost its members' order, that cannot be \
+             undone here: capture the raw bytes",
+        );
+    }
+    Cause::new("other_secret", text)
 }
 
 /// The spellings of a URL that people mix up.

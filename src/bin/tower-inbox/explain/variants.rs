@@ -63,6 +63,7 @@ pub(super) fn bodies(body: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
                 };
                 add(AGAIN, format!("{written}\n").into_bytes());
                 add(AGAIN, escaped(&written).into_bytes());
+                add(AGAIN, unescaped(&written).into_bytes());
                 add(AGAIN, written.into_bytes());
             }
             // Text without escapes, and sorted members, as this library's own parser has them.
@@ -142,6 +143,46 @@ fn escaped(json: &str) -> String {
     out
 }
 
+/// JSON with `\uXXXX` as the character that it stands for, where that may stand in a string as it is.
+fn unescaped(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    let mut rest = json;
+    while let Some(at) = rest.find('\\') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let (char, len) = match (unit(rest), rest.get(6..).and_then(unit)) {
+            (Some(high @ 0xd800..=0xdbff), Some(low @ 0xdc00..=0xdfff)) => {
+                let pair = 0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00);
+                (char::from_u32(pair), 12)
+            }
+            (Some(unit), _) => (char::from_u32(unit), 6),
+            // With the character that it escapes, which may be another backslash.
+            (None, _) => (None, 2),
+        };
+        // A lone surrogate is no character.
+        match char.filter(|char| !matches!(char, '\0'..='\x1f' | '"' | '\\')) {
+            Some(char) => {
+                out.push(char);
+                rest = &rest[len..];
+            }
+            None => {
+                let (escape, behind) = rest.split_at_checked(2).unwrap_or((rest, ""));
+                out.push_str(escape);
+                rest = behind;
+            }
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// The UTF-16 unit of a `\uXXXX` at the start.
+fn unit(json: &str) -> Option<u32> {
+    let digits = json.strip_prefix("\\u")?.get(..4)?;
+    let are_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    are_hex.then(|| u32::from_str_radix(digits, 16).ok())?
+}
+
 /// The same secret as another decoding would have it, each with what its text then is.
 pub(super) fn keys(key: KeyEncoding, secret: &Secret) -> Vec<(&'static str, Secret)> {
     let texts: Vec<Vec<u8>> = match key {
@@ -214,5 +255,18 @@ mod tests {
         let pretty = "{\n  \"b\": 1,\n  \"a\": [],\n  \"c\": {\n    \"d\": \"x: {, \\\" \"\n  }\n}";
         assert_eq!(relaid(json, "  ", ",", ": "), pretty);
         assert_eq!(escaped("\"é😀\""), r#""\u00e9\ud83d\ude00""#);
+        assert_eq!(unescaped(r#""\u00e9\uD83D\ude00x\u0041""#), "\"é😀xA\"");
+        // What must stay escaped, what is no such escape, and what is broken.
+        for same in [
+            r#""\\u00e9\n\"""#,
+            r#""\u0022\u005c\u000a\u001f""#,
+            r#""\ud83d \ude00""#,
+            r#""\u00g9\u+0e9""#,
+            "\\u00",
+            "é\\",
+            "\\é",
+        ] {
+            assert_eq!(unescaped(same), same);
+        }
     }
 }

@@ -115,8 +115,11 @@ async fn a_file_is_watched() {
     for (broken, reason) in [
         ("", "the file is empty"),
         ("c\n b\n", "line 2 begins or ends with a blank"),
-        ("c\nb\na\n", "at most two"),
-        ("c\nc\n", "active already"),
+        (
+            "c\nb\na\n",
+            "the file has 3 secrets: one or two are allowed",
+        ),
+        ("c\nc\n", "the two secrets are the same"),
     ] {
         let before = log.lines(reason);
         dir.replace(broken);
@@ -151,7 +154,8 @@ async fn a_file_that_comes_later() {
     assert!(secrets.active().is_empty());
     assert_eq!(log.lines("deliveries get 503"), 1);
     let problem = secrets.problem().unwrap();
-    assert!(problem.starts_with("the file cannot be read"), "{problem}");
+    let start = format!("the file {} cannot be read: ", dir.file().display());
+    assert!(problem.starts_with(&start), "{problem}");
     dir.replace("a");
     within_a_second(|| secrets.snapshot().is_ok()).await;
     assert_eq!(secrets.problem(), None);
@@ -278,7 +282,7 @@ async fn a_provider_is_asked_again() {
     );
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(labels(&secrets), ["secret-2", "secret-1"]);
-    assert_eq!(log.lines("at least one secret"), 1, "said once");
+    assert_eq!(log.lines("give one or two secrets"), 1, "said once");
     assert_eq!(secrets.revoke("secret-1"), Err(SecretError::KeptElsewhere));
     let asked = calls.load(Ordering::Relaxed);
     tokio::time::sleep(Duration::from_secs(120)).await;
@@ -303,9 +307,9 @@ fn environment_variables() {
         ),
         (
             &["CARGO_PKG_NAME", "CARGO_PKG_NAME"],
-            "CARGO_PKG_NAME: this secret is active already",
+            "CARGO_PKG_NAME: the two secrets are the same",
         ),
-        (&[], "at least one"),
+        (&[], "give one or two secrets, newest first"),
     ] {
         let text = load(names).unwrap_err().to_string();
         assert!(
