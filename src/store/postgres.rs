@@ -22,6 +22,9 @@ const OLDEST: i64 = 140_000;
 /// receiver that is frozen or gone blocks others no longer than this (§4.6).
 const IDLE_MARGIN: Duration = Duration::from_millis(500);
 
+/// What limits are rounded up to, in milliseconds.
+const STEP: u128 = 250;
+
 /// How soon a server notices that a connection was closed under a running statement.
 const CHECK_EVERY: Duration = Duration::from_millis(200);
 
@@ -200,9 +203,10 @@ impl Backend for Postgres {
         deadline: Instant,
     ) -> Result<()> {
         let left = deadline.saturating_duration_since(Instant::now());
-        // 0 would mean no limit at all.
-        let statement = left.as_millis().max(1);
-        let idle = (left + IDLE_MARGIN).as_millis();
+        // Rounded up: each number makes another text, and the server's statistics keep some thousands of texts. 0 would
+        // mean no limit at all.
+        let statement = left.as_millis().div_ceil(STEP).max(1) * STEP;
+        let idle = statement + IDLE_MARGIN.as_millis();
         let check = if settings.checks_client {
             format!(
                 "SET LOCAL client_connection_check_interval = {}; ",
