@@ -14,6 +14,10 @@ use crate::store::{AT_ONCE, Attempt, Backend, Key, Reason, Stream};
 
 /// Counts are this old at most.
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
+/// A count that was overtaken is made again soon; one among so many is taken as it is, so that a process that parks all
+/// the time learns of what others do.
+const SAMPLE_AGAIN: Duration = Duration::from_millis(250);
+const MOST_OVERTAKEN: u32 = 8;
 /// Expiry and purge run at least this often, and twice within their setting.
 const SWEEP_AT_MOST: Duration = Duration::from_secs(60);
 const SWEEP_AT_LEAST: Duration = Duration::from_millis(100);
@@ -26,6 +30,7 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
     let mut next: HashMap<(&'static str, Arc<str>), Instant> = HashMap::new();
     let mut next_sample = Instant::now();
     let mut reported = HashSet::new();
+    let mut overtaken = 0;
     loop {
         let soonest = {
             let Some(shared) = shared.upgrade() else {
@@ -35,8 +40,10 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
                 return;
             }
             if Instant::now() >= next_sample {
-                sample(&shared, &mut reported).await;
-                next_sample = Instant::now() + SAMPLE_EVERY;
+                let current = sample(&shared, &mut reported, overtaken == MOST_OVERTAKEN).await;
+                overtaken = if current { 0 } else { overtaken + 1 };
+                let pause = if current { SAMPLE_EVERY } else { SAMPLE_AGAIN };
+                next_sample = Instant::now() + pause;
             }
             for source in &every_source(&shared) {
                 for (task, setting) in [
@@ -139,7 +146,16 @@ async fn purge<DB: Backend>(
     shared: &Arc<Shared<DB>>,
     source: &SourceState,
 ) -> Result<(), sqlx::Error> {
-    let before = shared.clock.now().minus(source.retention());
+    let now = shared.clock.now();
+    let before = now.minus(source.retention());
+    let stale = in_time(async {
+        let mut conn = shared.acquire_statements().await?;
+        let stale = DB::stale(&mut conn, &shared.sql, source.name(), before, now).await;
+        conn.done(stale).await
+    });
+    if !stale.await? {
+        return Ok(());
+    }
     let mut removed = 0;
     loop {
         let (batch, fences) = {
@@ -183,7 +199,17 @@ async fn purge<DB: Backend>(
 }
 
 /// How much is parked and dead: for the metrics, and for the bounds on parking.
-async fn sample<DB: Backend>(shared: &Arc<Shared<DB>>, reported: &mut HashSet<String>) {
+///
+/// False if a count was overtaken by what this process did meanwhile, and not taken over for the bounds; `in_any_case` it is.
+async fn sample<DB: Backend>(
+    shared: &Arc<Shared<DB>>,
+    reported: &mut HashSet<String>,
+    in_any_case: bool,
+) -> bool {
+    let sources: Vec<_> = every_source(shared)
+        .into_iter()
+        .map(|source| (source.moves(), source))
+        .collect();
     let counts = in_time(async {
         let mut conn = shared.acquire_statements().await?;
         let counts = DB::pending_counts(&mut conn, &shared.sql).await;
@@ -193,7 +219,7 @@ async fn sample<DB: Backend>(shared: &Arc<Shared<DB>>, reported: &mut HashSet<St
         Ok(counts) => counts,
         Err(error) => {
             tracing::debug!(%error, "could not count what is parked");
-            return;
+            return true;
         }
     };
     for count in &counts {
@@ -205,7 +231,8 @@ async fn sample<DB: Backend>(shared: &Arc<Shared<DB>>, reported: &mut HashSet<St
             );
         }
     }
-    for source in &every_source(shared) {
+    let mut current = true;
+    for (moves, source) in &sources {
         let (mut events, mut bytes, mut parked, mut fenced) = (0, 0, 0, 0);
         let mut dead = HashMap::from([
             (Reason::Gap, 0),
@@ -221,7 +248,7 @@ async fn sample<DB: Backend>(shared: &Arc<Shared<DB>>, reported: &mut HashSet<St
                 Some(reason) => *dead.entry(reason).or_default() += count.events,
             }
         }
-        source.sampled(events, bytes);
+        current &= source.sampled(events, bytes, (!in_any_case).then_some(*moves));
         #[allow(
             clippy::cast_precision_loss,
             reason = "a gauge is a float; counts are far below 2^52"
@@ -238,4 +265,5 @@ async fn sample<DB: Backend>(shared: &Arc<Shared<DB>>, reported: &mut HashSet<St
             }
         }
     }
+    current
 }

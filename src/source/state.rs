@@ -1,7 +1,7 @@
 //! A source at work.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -41,6 +41,8 @@ pub(crate) struct SourceState {
     /// Parked and dead: what the sampler found last, and what this process has done since.
     pending: AtomicI64,
     pending_bytes: AtomicI64,
+    /// How often this process changed the two above.
+    moves: AtomicU64,
     on_routes: AtomicBool,
     /// The event types that have a label of their own in the metrics.
     types: Mutex<HashSet<Arc<str>>>,
@@ -137,6 +139,7 @@ impl SourceState {
             in_flight: Semaphore::new(in_flight.min(Semaphore::MAX_PERMITS)),
             pending: AtomicI64::new(0),
             pending_bytes: AtomicI64::new(0),
+            moves: AtomicU64::new(0),
             on_routes: AtomicBool::new(false),
             source,
         })
@@ -322,18 +325,30 @@ impl SourceState {
     }
 
     pub(crate) fn parked_one(&self, bytes: i64) {
+        self.moves.fetch_add(1, Ordering::Relaxed);
         self.pending.fetch_add(1, Ordering::Relaxed);
         self.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn unparked_one(&self, bytes: i64) {
+        self.moves.fetch_add(1, Ordering::Relaxed);
         self.pending.fetch_sub(1, Ordering::Relaxed);
         self.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn sampled(&self, events: i64, bytes: i64) {
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Relaxed)
+    }
+
+    /// What the database holds, as it was counted after `moves` were seen. False, and not taken over, if this process
+    /// has parked or applied something meanwhile, so that the count may be older than what is known here.
+    pub(crate) fn sampled(&self, events: i64, bytes: i64, moves: Option<u64>) -> bool {
+        if moves.is_some_and(|moves| self.moves() != moves) {
+            return false;
+        }
         self.pending.store(events, Ordering::Relaxed);
         self.pending_bytes.store(bytes, Ordering::Relaxed);
+        true
     }
 
     /// Only a mounted router can say that no route was reached.

@@ -320,6 +320,15 @@ pub trait Backend: Database + sealed::Sealed {
         conn: &mut Self::Connection,
         sql: &Sql,
     ) -> impl Future<Output = Result<Vec<PendingCount>>> + Send;
+    /// Whether there is an applied row that was decided before `before`, or a fence that has expired.
+    #[doc(hidden)]
+    fn stale(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        before: Timestamp,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
     /// Removes up to `limit` applied rows that were decided before `before`.
     #[doc(hidden)]
     fn purge(

@@ -488,6 +488,25 @@ macro_rules! statements_of_backend {
                 .collect()
         }
 
+        async fn stale(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            before: Timestamp,
+            now: Timestamp,
+        ) -> Result<bool> {
+            let row = sqlx::query(sql.stale.clone())
+                .persistent(sql.named)
+                .bind(source)
+                .bind(before.as_micros())
+                .bind(source)
+                .bind(now.as_micros())
+                .fetch_one(conn)
+                .await?;
+            let stale: i64 = row.try_get(0)?;
+            Ok(stale > 0)
+        }
+
         async fn purge(
             conn: &mut Self::Connection,
             sql: &Sql,

@@ -139,6 +139,12 @@ statements! {
         ORDER BY p.event_id LIMIT ?";
     pending_counts = "SELECT source, CAST(reason AS {bigint}), COUNT(*), CAST(SUM(bytes) AS {bigint}), MIN(parked_at)
         FROM {p}pending GROUP BY source, reason";
+    // Looked at first: a DELETE that finds nothing would take SQLite's write lock all the same.
+    stale = "SELECT
+        (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}event
+            WHERE source = ? AND state = 1 AND decided_at < ? LIMIT 1) AS stale_rows) +
+        (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}fence
+            WHERE source = ? AND expires_at < ? LIMIT 1) AS stale_fences)";
     // Applied and fenced rows only. The nesting is what makes one text do for every database, but for the verb.
     purge = "{delete_events} (
             SELECT source, event_id FROM {p}event WHERE source = ? AND state = 1 AND decided_at < ?
