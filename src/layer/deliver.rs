@@ -39,7 +39,7 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
     request: Request<B>,
     deadline: Instant,
 ) -> Result<Vec<Arrival>, Answer> {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let refused = |reason: &dyn std::fmt::Display| {
         tracing::warn!(source = source.name(), %reason, "refused a delivery");
     };
@@ -60,21 +60,14 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
     drop(reserved);
     let view =
         RequestView::new(&parts.method, &parts.uri, &parts.headers, &body).with_url(door.url);
-    let signatures = source.scheme().signature_headers(&parts.headers);
-    let mut stripped = parts.clone();
-    request::strip(&mut stripped.headers, &signatures, source.keep_headers());
     let bodies = match source.elements() {
         None => vec![body.clone()],
-        Some(elements) => {
-            // The length that was announced is the whole array's.
-            stripped.headers.remove(CONTENT_LENGTH);
-            elements.split(&body).map_err(|error| {
-                refused(&error);
-                Answer::bad_request(error.to_string())
-            })?
-        }
+        Some(elements) => elements.split(&body).map_err(|error| {
+            refused(&error);
+            Answer::bad_request(error.to_string())
+        })?,
     };
-    let mut arrivals = Vec::with_capacity(bodies.len());
+    let mut events = Vec::with_capacity(bodies.len());
     for element in bodies {
         let reading = source.mapping().read(&verified, &parts.headers, &element);
         let envelope = match reading.map_err(|error| {
@@ -94,16 +87,29 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
                 refused(&refusal);
                 Answer::unauthorized()
             })?;
-        let request = Request::from_parts(stripped.clone(), element);
-        arrivals.push(Arrival {
-            envelope,
-            request,
-            fence,
-        });
+        events.push((envelope, fence, element));
     }
-    if arrivals.is_empty() {
+    let Some(last) = events.pop() else {
         return Err(Answer::accepted("", Bytes::new()));
+    };
+    // Only now: the mapping and the fence read what was sent.
+    let signatures = source.scheme().signature_headers(&parts.headers);
+    request::strip(&mut parts.headers, &signatures, source.keep_headers());
+    if source.elements().is_some() {
+        // The length that was announced is the whole array's.
+        parts.headers.remove(CONTENT_LENGTH);
     }
+    let arrival = |(envelope, fence, element), parts| Arrival {
+        envelope,
+        request: Request::from_parts(parts, element),
+        fence,
+    };
+    let mut arrivals: Vec<_> = events
+        .into_iter()
+        .map(|event| arrival(event, parts.clone()))
+        .collect();
+    // The last one, which is the only one as a rule, takes the head itself.
+    arrivals.push(arrival(last, parts));
     Ok(arrivals)
 }
 
