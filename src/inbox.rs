@@ -13,6 +13,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::describe;
 use crate::dispatch::Release;
 use crate::error::{BuildError, BuildErrorKind, OperatorError};
+use crate::fail::FailPoints;
 use crate::order::Worker;
 use crate::order::worker::{self, Work};
 use crate::queue::Waiting;
@@ -80,6 +81,7 @@ impl<DB: Backend> Inbox<DB> {
             remembered: REMEMBERED,
             migrate: true,
             tenants_only: false,
+            fail: FailPoints::default(),
         }
     }
 
@@ -175,6 +177,7 @@ pub struct InboxBuilder<DB: Backend> {
     remembered: usize,
     migrate: bool,
     tenants_only: bool,
+    fail: FailPoints,
 }
 
 impl<DB: Backend> InboxBuilder<DB> {
@@ -234,6 +237,13 @@ impl<DB: Backend> InboxBuilder<DB> {
     /// `migrations/` are plain SQL.
     pub fn migrate(mut self, migrate: bool) -> Self {
         self.migrate = migrate;
+        self
+    }
+
+    #[cfg(feature = "failpoints")]
+    #[doc(hidden)]
+    pub fn fail_points(mut self, fail: FailPoints) -> Self {
+        self.fail = fail;
         self
     }
 
@@ -305,6 +315,7 @@ impl<DB: Backend> InboxBuilder<DB> {
             worker: Worker::default(),
             tenants: Registry::default(),
             watch,
+            fail: self.fail,
             settings,
             incarnation: Mutex::new(Incarnation {
                 is: incarnation,

@@ -86,6 +86,7 @@ mod error;
 mod event;
 #[cfg(feature = "axum")]
 mod extract;
+mod fail;
 mod inbox;
 pub mod layer;
 mod order;
@@ -105,6 +106,9 @@ mod watch;
 pub use answer::INBOX_OUTCOME;
 pub use error::{BuildError, BuildErrorKind, OperatorError, TxError};
 pub use event::{Delivery, Origin, Outcome, Verdict};
+#[cfg(feature = "failpoints")]
+#[doc(hidden)]
+pub use fail::FailPoints;
 pub use inbox::{Inbox, InboxBuilder};
 pub use preset::Preset;
 pub use source::Source;

@@ -14,6 +14,7 @@ use crate::answer::Answer;
 use crate::body::ByteBudget;
 use crate::clock::Clock;
 use crate::dispatch::patience;
+use crate::fail::FailPoints;
 use crate::order::Worker;
 use crate::queue::{Flights, Lanes, Waiting};
 use crate::recent::Recent;
@@ -43,6 +44,7 @@ pub(crate) struct Shared<DB: Backend> {
     pub(crate) worker: Worker,
     pub(crate) tenants: Registry,
     pub(crate) watch: Watch,
+    pub(crate) fail: FailPoints,
     pub(crate) settings: DB::Settings,
     pub(crate) incarnation: Mutex<Incarnation<DB>>,
 }

@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::answer::{self, Answer};
 use crate::envelope::Envelope;
 use crate::event::{Origin, Outcome};
+use crate::fail::at;
 use crate::queue::End;
 use crate::shared::Shared;
 use crate::source::SourceState;
@@ -210,7 +211,9 @@ impl<DB: Backend> Job<'_, DB> {
 
     async fn once<R>(&self, handler: &mut dyn Run<R>) -> Result<Settled<R>, Stop> {
         let mut open = Open::begin(self.shared, self.deadline).await?;
+        self.shared.fail.reached(at::BEGUN).await?;
         let entered = within(self.deadline, self.enter(&mut open)).await?;
+        self.shared.fail.reached(at::ENTERED).await?;
         match entered {
             Entered::Run { from } => self.call(open, from, handler).await,
             Entered::Park { waiting_for } => self.park(open, waiting_for).await,

@@ -12,6 +12,7 @@ use super::open::Open;
 use super::{BoxFuture, Job, Run, Settled, Stop, is_retryable, within};
 use crate::answer::Answer;
 use crate::event::{Delivery, Origin, Outcome, Verdict};
+use crate::fail::at;
 use crate::queue::End;
 use crate::store::{Attempt, Backend, Fault, Reason, State};
 
@@ -23,7 +24,9 @@ impl<DB: Backend> Job<'_, DB> {
         from: Option<State>,
         handler: &mut dyn Run<R>,
     ) -> Result<Settled<R>, Stop> {
-        match self.lend(&mut open, handler).await {
+        let said = self.lend(&mut open, handler).await;
+        self.shared.fail.reached(at::HANDLED).await?;
+        match said {
             Said::Commit(response) => self.settle(open, from, response).await,
             Said::Terminal(response) => self.reject(open, from, response).await,
             Said::Failed(settled) => {
@@ -157,6 +160,7 @@ impl<DB: Backend> Job<'_, DB> {
                 return Ok(Settled::handler_failed(LOST));
             }
         }
+        self.shared.fail.reached(at::RELEASED).await?;
         match open.send_commit().await {
             Ok(()) => open.clean().await,
             // A constraint that was deferred to the commit: the handler's own doing, and nothing was committed.
@@ -169,6 +173,7 @@ impl<DB: Backend> Job<'_, DB> {
             }
             Err(other) => return Err(other),
         }
+        self.shared.fail.reached(at::COMMITTED).await?;
         if from.is_some() {
             self.source.unparked_one(self.stored.bytes());
         }

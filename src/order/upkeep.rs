@@ -238,6 +238,9 @@ async fn sample<DB: Backend>(
             (Reason::Gap, 0),
             (Reason::Handler, 0),
             (Reason::Rejected, 0),
+            (Reason::Crash, 0),
+            (Reason::Skipped, 0),
+            (Reason::BeforeStart, 0),
         ]);
         for count in counts.iter().filter(|count| count.source == source.name()) {
             events += count.events;

@@ -28,11 +28,18 @@ const STATEMENT_MARGIN: Duration = Duration::from_millis(500);
 /// How long a process waits while another one migrates.
 const MIGRATION_WAIT: u32 = 60;
 
-const VERSIONS: &[Version] = &[Version {
-    number: 1,
-    name: "inbox",
-    sql: include_str!("../../migrations/mysql/0001_inbox.sql"),
-}];
+const VERSIONS: &[Version] = &[
+    Version {
+        number: 1,
+        name: "inbox",
+        sql: include_str!("../../migrations/mysql/0001_inbox.sql"),
+    },
+    Version {
+        number: 2,
+        name: "order",
+        sql: include_str!("../../migrations/mysql/0002_order.sql"),
+    },
+];
 
 /// What the start-up check found.
 #[doc(hidden)]

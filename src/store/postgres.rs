@@ -28,11 +28,18 @@ const STEP: u128 = 250;
 /// How soon a server notices that a connection was closed under a running statement.
 const CHECK_EVERY: Duration = Duration::from_millis(200);
 
-const VERSIONS: &[Version] = &[Version {
-    number: 1,
-    name: "inbox",
-    sql: include_str!("../../migrations/postgres/0001_inbox.sql"),
-}];
+const VERSIONS: &[Version] = &[
+    Version {
+        number: 1,
+        name: "inbox",
+        sql: include_str!("../../migrations/postgres/0001_inbox.sql"),
+    },
+    Version {
+        number: 2,
+        name: "order",
+        sql: include_str!("../../migrations/postgres/0002_order.sql"),
+    },
+];
 
 const SWEEP: &str = "DEALLOCATE ALL";
 const MIGRATION_ATTEMPTS: u32 = 5;

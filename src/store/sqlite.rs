@@ -28,11 +28,18 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many virtual machine instructions pass between two looks at the deadline: some tens of microseconds.
 const PROGRESS_OPS: i32 = 10_000;
 
-const VERSIONS: &[Version] = &[Version {
-    number: 1,
-    name: "inbox",
-    sql: include_str!("../../migrations/sqlite/0001_inbox.sql"),
-}];
+const VERSIONS: &[Version] = &[
+    Version {
+        number: 1,
+        name: "inbox",
+        sql: include_str!("../../migrations/sqlite/0001_inbox.sql"),
+    },
+    Version {
+        number: 2,
+        name: "order",
+        sql: include_str!("../../migrations/sqlite/0002_order.sql"),
+    },
+];
 
 /// Connection options that keep the contract: WAL, synchronous FULL, a busy timeout of 5 s.
 ///

@@ -37,6 +37,10 @@ pub enum State {
     Dead = 3,
     /// Signed under another id before (§6.7): kept with its request, never handed over unless an operator releases it.
     Fenced = 4,
+    /// A later version of its correlation id was applied before it (§5.12).
+    Superseded = 5,
+    /// An operator decided that it will never be applied.
+    Discarded = 6,
 }
 
 impl State {
@@ -46,6 +50,8 @@ impl State {
             2 => Ok(Self::Parked),
             3 => Ok(Self::Dead),
             4 => Ok(Self::Fenced),
+            5 => Ok(Self::Superseded),
+            6 => Ok(Self::Discarded),
             other => Err(unknown("state", other)),
         }
     }
@@ -61,7 +67,13 @@ pub enum Reason {
     Handler = 2,
     /// The handler's own terminal verdict.
     Rejected = 3,
-    /// Not dead: held by the fence. 4 to 6 are kept for the contract's other reasons.
+    /// Attempts of it ended, one after the other, with their process.
+    Crash = 4,
+    /// Its sequence lies in a range that an operator skipped.
+    Skipped = 5,
+    /// Its sequence is lower than the one that its stream began with.
+    BeforeStart = 6,
+    /// Not dead: held by the fence.
     Fenced = 7,
 }
 
@@ -72,6 +84,9 @@ impl Reason {
             Some(1) => Ok(Some(Self::Gap)),
             Some(2) => Ok(Some(Self::Handler)),
             Some(3) => Ok(Some(Self::Rejected)),
+            Some(4) => Ok(Some(Self::Crash)),
+            Some(5) => Ok(Some(Self::Skipped)),
+            Some(6) => Ok(Some(Self::BeforeStart)),
             Some(7) => Ok(Some(Self::Fenced)),
             Some(other) => Err(unknown("reason", other)),
         }
@@ -83,6 +98,9 @@ impl Reason {
             Self::Gap => "gap",
             Self::Handler => "handler",
             Self::Rejected => "rejected",
+            Self::Crash => "crash",
+            Self::Skipped => "skipped",
+            Self::BeforeStart => "before_start",
             Self::Fenced => "fenced",
         }
     }
@@ -125,7 +143,7 @@ impl Known {
     /// Whether a worker applies it by itself when its turn comes.
     pub(crate) fn is_waiting(&self) -> bool {
         match self.state {
-            State::Applied | State::Fenced => false,
+            State::Applied | State::Fenced | State::Superseded | State::Discarded => false,
             State::Parked => true,
             State::Dead => self.reason == Some(Reason::Gap) && !self.has_yielded,
         }

@@ -1,0 +1,42 @@
+-- tower-inbox, SQLite, version 2: leases, skipped ranges, generations, versions, guards.
+-- Version 1 of the crate goes on working beside it: every new column has a default.
+
+ALTER TABLE tower_inbox_event ADD COLUMN version INTEGER;     -- newer-than order: an integer, or an instant in µs
+
+ALTER TABLE tower_inbox_cursor ADD COLUMN version INTEGER;    -- newer-than order: the one that was applied last
+ALTER TABLE tower_inbox_cursor ADD COLUMN settles_at INTEGER; -- a stream that adopts its first sequence begins then; next_sequence is -1 so far
+ALTER TABLE tower_inbox_cursor ADD COLUMN next_range INTEGER; -- where the lowest skipped range ahead begins, if there is one
+
+-- state of an event, besides: 5 superseded, 6 discarded. reason of a dead letter, besides: 4 crash, 5 skipped, 6 before_start
+ALTER TABLE tower_inbox_pending ADD COLUMN lease_token INTEGER NOT NULL DEFAULT 0;  -- 0: nobody's; else the fencing token of one attempt
+ALTER TABLE tower_inbox_pending ADD COLUMN lease_owner TEXT;                        -- a worker, unique per start of a process
+ALTER TABLE tower_inbox_pending ADD COLUMN lease_until INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE tower_inbox_pending ADD COLUMN unfinished INTEGER NOT NULL DEFAULT 0;   -- attempts in a row that ended without a word: crashes
+ALTER TABLE tower_inbox_pending ADD COLUMN tried_at INTEGER;                        -- when the last attempt began
+ALTER TABLE tower_inbox_pending ADD COLUMN out_of_order INTEGER NOT NULL DEFAULT 0; -- 1: an operator wants it applied whatever the cursor says
+
+-- Sequences of a stream that are never waited for. Kept as long as the cursor.
+CREATE TABLE tower_inbox_range (
+    source         TEXT    NOT NULL,
+    correlation_id TEXT    NOT NULL,
+    generation     INTEGER NOT NULL,
+    first_sequence INTEGER NOT NULL,
+    last_sequence  INTEGER NOT NULL,                          -- inclusive
+    kind           INTEGER NOT NULL,                          -- 1 skipped, 2 fast_forward, 3 before_start
+    at             INTEGER NOT NULL,
+    PRIMARY KEY (source, correlation_id, generation, first_sequence)
+) STRICT, WITHOUT ROWID;
+
+-- Workers that hold leases. One whose beat stands still is dead, whatever the clocks say.
+CREATE TABLE tower_inbox_worker (
+    owner   TEXT    NOT NULL PRIMARY KEY,
+    beat    INTEGER NOT NULL,
+    beat_at INTEGER NOT NULL                                  -- by the worker's own clock, for people
+) STRICT, WITHOUT ROWID;
+
+-- Versions of the handlers' own entities, for conditional writes (`Tx::guard`).
+CREATE TABLE tower_inbox_guard (
+    entity     TEXT    NOT NULL PRIMARY KEY,
+    version    INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
