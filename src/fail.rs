@@ -5,7 +5,6 @@
 /// In the order in which an event comes by.
 pub(crate) mod at {
     /// A worker has claimed a pending event, in a statement of its own.
-    #[allow(dead_code, reason = "the next commit's")]
     pub(crate) const CLAIMED: &str = "claimed";
     /// BEGIN and our savepoint are done.
     pub(crate) const BEGUN: &str = "begun";

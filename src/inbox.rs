@@ -15,6 +15,7 @@ use crate::dispatch::Release;
 use crate::error::{BuildError, BuildErrorKind, OperatorError};
 use crate::fail::FailPoints;
 use crate::order::Worker;
+use crate::order::lease;
 use crate::order::worker::{self, Work};
 use crate::queue::Waiting;
 use crate::recent::Recent;
@@ -81,6 +82,7 @@ impl<DB: Backend> Inbox<DB> {
             remembered: REMEMBERED,
             migrate: true,
             tenants_only: false,
+            lease: None,
             fail: FailPoints::default(),
         }
     }
@@ -160,6 +162,7 @@ impl<DB: Backend> Inbox<DB> {
                 "deliveries were still running after {SHUTDOWN_WAIT:?}; they were left behind"
             );
         }
+        lease::retire(&self.shared).await;
         self.shared.watch.stop().await;
     }
 }
@@ -177,6 +180,7 @@ pub struct InboxBuilder<DB: Backend> {
     remembered: usize,
     migrate: bool,
     tenants_only: bool,
+    lease: Option<Duration>,
     fail: FailPoints,
 }
 
@@ -240,6 +244,14 @@ impl<DB: Backend> InboxBuilder<DB> {
         self
     }
 
+    /// How long a worker's claim on a parked event is good for, at least the longest budget of the sources and 6 s, at most 4
+    /// minutes. It is renewed by nothing, since one attempt is never longer than a budget; that a worker is gone is noticed
+    /// sooner, by its beat. Default: 30 s, or what is needed.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
     #[cfg(feature = "failpoints")]
     #[doc(hidden)]
     pub fn fail_points(mut self, fail: FailPoints) -> Self {
@@ -285,6 +297,8 @@ impl<DB: Backend> InboxBuilder<DB> {
             let message = "an inbox needs a source: `.source(Source::kudos(\"crm\").secrets([…]))`";
             return Err(BuildError::new(BuildErrorKind::Name, message));
         }
+        let budgets = sources.values().map(|source| source.budget());
+        let lease = lease(self.lease, budgets.max().unwrap_or_default())?;
         let settings = DB::check(&self.pool).await?;
         if self.migrate {
             DB::migrate(&self.pool, &settings, &self.prefix).await?;
@@ -315,6 +329,7 @@ impl<DB: Backend> InboxBuilder<DB> {
             worker: Worker::default(),
             tenants: Registry::default(),
             watch,
+            lease,
             fail: self.fail,
             settings,
             incarnation: Mutex::new(Incarnation {
@@ -335,6 +350,36 @@ impl<DB: Backend> std::fmt::Debug for InboxBuilder<DB> {
             .field("sources", &self.sources)
             .finish_non_exhaustive()
     }
+}
+
+/// What an attempt may take beyond its budget before it begins: SQLite's busy timeout, and a margin (§5.7).
+const LEASE_BEYOND: Duration = Duration::from_secs(6);
+/// Twice it is well below the five minutes of §5.14, and so is it alone with the waits of a poll.
+const LONGEST_LEASE: Duration = Duration::from_secs(240);
+const LEASE: Duration = Duration::from_secs(30);
+
+/// The lease that was asked for, or one that is long enough.
+fn lease(asked: Option<Duration>, budget: Duration) -> Result<Duration, BuildError> {
+    let lease = asked.unwrap_or(LEASE.max(budget + LEASE_BEYOND));
+    check_lease(lease, budget)?;
+    if lease > LONGEST_LEASE {
+        return Err(BuildError::unsafe_setting(format!(
+            "a lease of {lease:?} is too long: what a worker left behind is to be tried again within 5 minutes; at most \
+             {LONGEST_LEASE:?}, and budgets below that"
+        )));
+    }
+    Ok(lease)
+}
+
+/// A lease that is shorter than an attempt would have its event tried twice at the same time.
+pub(crate) fn check_lease(lease: Duration, budget: Duration) -> Result<(), BuildError> {
+    let least = budget + LEASE_BEYOND;
+    if lease >= least {
+        return Ok(());
+    }
+    Err(BuildError::unsafe_setting(format!(
+        "a lease of {lease:?} is shorter than an attempt may take: at least {least:?}, the longest budget and 6 s"
+    )))
 }
 
 /// A prefix goes into the statements' text, so that nothing but a plain identifier may be one.

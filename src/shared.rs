@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::{Pool, SqlStr};
@@ -44,6 +45,8 @@ pub(crate) struct Shared<DB: Backend> {
     pub(crate) worker: Worker,
     pub(crate) tenants: Registry,
     pub(crate) watch: Watch,
+    /// How long a worker's claim is good for.
+    pub(crate) lease: Duration,
     pub(crate) fail: FailPoints,
     pub(crate) settings: DB::Settings,
     pub(crate) incarnation: Mutex<Incarnation<DB>>,

@@ -30,9 +30,14 @@ pub(crate) struct Watch {
     alive: Arc<AtomicBool>,
 }
 
+/// Owners of leases, and their beats.
+type Beats = Vec<(String, i64)>;
+
 enum Request {
     Kill(SqlStr),
     Ping(oneshot::Sender<()>),
+    /// A worker's sign of life, its count, and the others' rows as the answer.
+    Beat(i64, oneshot::Sender<Beats>),
     Stop(oneshot::Sender<()>),
 }
 
@@ -68,6 +73,13 @@ impl Watch {
     pub(crate) async fn ping(&self) -> bool {
         let (reply, answered) = oneshot::channel();
         self.requests.send(Request::Ping(reply)).await.is_ok() && answered.await.is_ok()
+    }
+
+    /// A sign of life of this process's worker. Nothing if it did not get through in time.
+    pub(crate) async fn beat(&self, beat: i64) -> Option<Beats> {
+        let (reply, answered) = oneshot::channel();
+        self.requests.try_send(Request::Beat(beat, reply)).ok()?;
+        timeout(PATIENCE, answered).await.ok()?.ok()
     }
 
     /// Closes the connection, so that it holds up nobody who wants the database for themselves.
@@ -156,8 +168,34 @@ async fn handle<DB: Backend>(
             }
             answered
         }
+        Some(Request::Beat(count, reply)) => match beat(conn, shared, count).await {
+            Ok(others) => {
+                let _ = reply.send(others);
+                true
+            }
+            // One that was refused says nothing about the connection.
+            Err(error) => matches!(error, sqlx::Error::Database(_)),
+        },
         Some(Request::Stop(_)) | None => look(conn, shared).await,
     }
+}
+
+async fn beat<DB: Backend>(
+    conn: &mut DB::Connection,
+    shared: &Shared<DB>,
+    count: i64,
+) -> Result<Beats, sqlx::Error> {
+    let (owner, now) = (shared.worker.leases.owner(), shared.clock.now());
+    // For the reason that `Pooled::bracket` has.
+    let bracketed = !shared.sql.named;
+    if bracketed {
+        DB::run(conn, SqlStr::from_static("BEGIN")).await?;
+    }
+    let others = DB::beat(conn, &shared.sql, owner, count, now).await;
+    if bracketed {
+        DB::run(conn, SqlStr::from_static("COMMIT")).await?;
+    }
+    others
 }
 
 async fn look<DB: Backend>(conn: &mut DB::Connection, shared: &Shared<DB>) -> bool {

@@ -3,7 +3,7 @@
 use super::open::Open;
 use super::{Entered, Job, Stop};
 use crate::event::Origin;
-use crate::store::{Backend, Key, Known, Place, State, Stream};
+use crate::store::{Backend, Key, Known, Lease, Place, State, Stream};
 
 /// The looks at a row that somebody else keeps changing, within one transaction.
 const LOOKS: u32 = 3;
@@ -117,7 +117,12 @@ impl<DB: Backend> Job<'_, DB> {
                 from: Some(known.state),
             });
         }
-        DB::delete_pending(conn, sql, self.key()).await?;
+        if !DB::delete_pending(conn, sql, self.key(), self.lease).await?
+            && self.lease != Lease::NONE
+        {
+            // Taken over by another worker, which thought this one dead.
+            return Ok(Entered::Gone);
+        }
         Ok(Entered::Run {
             from: Some(known.state),
         })

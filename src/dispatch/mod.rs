@@ -23,7 +23,7 @@ use crate::queue::End;
 use crate::shared::Shared;
 use crate::source::SourceState;
 use crate::store::{
-    Attempt, Audit, Backend, Fault, Fence, Key, NewEvent, NewPending, Place, Reason, State,
+    Attempt, Audit, Backend, Fault, Fence, Key, Lease, NewEvent, NewPending, Place, Reason, State,
     StoredRequest, Stream,
 };
 pub(crate) use bury::Bury;
@@ -51,6 +51,8 @@ pub(crate) struct Job<'a, DB: Backend> {
     pub(crate) stored: &'a StoredRequest,
     /// Where the event id is not signed.
     pub(crate) fence: Option<Fence>,
+    /// Of a worker's attempt; none with the producer waiting.
+    pub(crate) lease: Lease,
     pub(crate) deadline: Instant,
 }
 
@@ -301,6 +303,7 @@ impl<DB: Backend> Job<'_, DB> {
                 not_before: at,
                 status: None,
                 error: None,
+                lease: self.lease,
             };
             DB::record_attempt(conn, sql, self.key(), &attempt).await?;
         }

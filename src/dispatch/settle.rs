@@ -265,6 +265,7 @@ impl<DB: Backend> Job<'_, DB> {
             not_before: at,
             status: Some(i64::from(status.as_u16())),
             error: None,
+            lease: self.lease,
         };
         Ok(DB::record_attempt(conn, sql, self.key(), &attempt).await?)
     }

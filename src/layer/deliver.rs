@@ -21,7 +21,7 @@ use crate::queue::{End, Joined, Landing};
 use crate::request;
 use crate::shared::Shared;
 use crate::source::SourceState;
-use crate::store::{Audit, Backend, Fence, Key, Known, State};
+use crate::store::{Audit, Backend, Fence, Key, Known, Lease, State};
 use crate::verify::RequestView;
 
 /// A delivery whose signature has been verified and whose envelope has been read.
@@ -295,6 +295,7 @@ impl<DB: Backend> Live<'_, DB> {
             request: self.request,
             stored: &stored,
             fence: self.fence,
+            lease: Lease::NONE,
             deadline: self.deadline,
         };
         job.run(handler).await

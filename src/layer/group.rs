@@ -12,7 +12,7 @@ use crate::queue::{End, Joined, Leader};
 use crate::request;
 use crate::shared::Shared;
 use crate::source::SourceState;
-use crate::store::Backend;
+use crate::store::{Backend, Lease};
 
 /// Steps 4 to 10 for all of them: one transaction, one answer.
 pub(super) async fn answer<DB: Backend, R>(
@@ -124,6 +124,7 @@ async fn run<DB: Backend, R>(
             request: &arrival.request,
             stored,
             fence: arrival.fence,
+            lease: Lease::NONE,
             deadline,
         })
         .collect();

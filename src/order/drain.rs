@@ -8,20 +8,26 @@ use http::header::RETRY_AFTER;
 use http::{Request, Response};
 use tokio::time::Instant;
 
+use super::lease::Held;
 use super::worker::{Target, Work};
 use crate::dispatch::{BoxError, BoxFuture, Bury, Job, Reply, Run, Settled};
 use crate::envelope::{CorrelationId, Envelope, EventId, EventType, Sequence};
 use crate::event::Origin;
+use crate::fail::at;
 use crate::queue::{End, Joined};
 use crate::request;
 use crate::shared::Shared;
 use crate::source::SourceState;
-use crate::store::{Attempt, Backend, Key, Pending, Reason, Stream};
+use crate::store::{AT_ONCE, Attempt, Backend, Claim, Key, Lease, Pending, Reason, Stream};
 
 /// Events of one stream before others get their turn.
 const TURN: u32 = 64;
 /// When nothing can be said about the event itself: a database that is away, a place that others hold.
 const SOON: Duration = Duration::from_secs(2);
+/// Somebody else is at work on it, and will not say when it is done.
+const TAKEN: Duration = Duration::from_millis(500);
+/// Jitter makes no wait longer than this: §5.14's five minutes.
+const LONGEST_JITTERED: Duration = Duration::from_secs(300);
 /// A handler's Retry-After is honoured up to this.
 const LONGEST_WAIT: Duration = Duration::from_secs(3_600);
 
@@ -122,6 +128,9 @@ async fn one<DB: Backend>(
     if !wait.is_zero() {
         return later(wait);
     }
+    if shared.worker.leases.is_taken(&head, shared.clock.now()) {
+        return later(TAKEN);
+    }
     let Some((envelope, request)) = readable(&head) else {
         return unreadable(shared, source, &head).await;
     };
@@ -148,6 +157,18 @@ async fn one<DB: Backend>(
     let Ok(_permits) = shared.permits(source, deadline).await else {
         return later(SOON);
     };
+    let key = Key {
+        source: &name,
+        event_id: &head.event_id,
+    };
+    if head.unfinished >= i64::from(source.max_crashes()) {
+        return crashed(shared, &head, key).await;
+    }
+    let (lease, _held) = match claim(shared, source, &head, key, deadline).await {
+        Ok(Some(claimed)) => claimed,
+        Ok(None) => return later(TAKEN),
+        Err(()) => return later(SOON),
+    };
     let job = Job {
         shared,
         source,
@@ -157,6 +178,7 @@ async fn one<DB: Backend>(
         stored: &head.request,
         // It passed the fence when it came, or an operator let it pass.
         fence: None,
+        lease,
         deadline,
     };
     let epoch = shared.recent.epoch();
@@ -207,6 +229,97 @@ fn readable(head: &Pending) -> Option<(Envelope, Request<Bytes>)> {
     Some((envelope, request::restore(&head.request)?))
 }
 
+/// Takes the event up. Counted and committed before the handler runs, so that a handler that ends the process is seen.
+/// Nothing if somebody else was first.
+async fn claim<'a, DB: Backend>(
+    shared: &'a Shared<DB>,
+    source: &SourceState,
+    head: &Pending,
+    key: Key<'_>,
+    deadline: Instant,
+) -> Result<Option<(Lease, Held<'a>)>, ()> {
+    let leases = &shared.worker.leases;
+    let (now, lease) = (shared.clock.now(), Lease::fresh());
+    // Whoever finds it claimed by somebody who is gone tries it at once the first time, and later and later after that.
+    let not_before = match u32::try_from(head.unfinished) {
+        Ok(0) => AT_ONCE,
+        failed => now.plus(source.backoff(failed.unwrap_or(u32::MAX))),
+    };
+    let claim = Claim {
+        from: head.lease,
+        to: lease,
+        owner: leases.owner(),
+        until: now.plus(shared.lease),
+        at: now,
+        not_before,
+    };
+    let held = leases.hold();
+    let claimed = tokio::time::timeout_at(deadline, async {
+        let mut conn = shared.statements(deadline).await.map_err(|_| ())?;
+        if head.lease_owner.as_deref() == Some(leases.owner()) {
+            // Left behind when the database could not be told about its end, and no crash.
+            let back = DB::hand_back(&mut conn, &shared.sql, key, head.lease, AT_ONCE).await;
+            return conn.done(back).await.map(|_| false).map_err(drop);
+        }
+        let claimed = DB::claim(&mut conn, &shared.sql, key, &claim).await;
+        let claimed = conn.done(claimed).await;
+        claimed.map_err(|error| {
+            tracing::warn!(source = key.source, event_id = key.event_id, %error, "could not claim an event");
+        })
+    });
+    let claimed = claimed.await.unwrap_or(Err(()))?;
+    if claimed {
+        shared.fail.reached(at::CLAIMED).await.map_err(drop)?;
+    }
+    Ok(claimed.then_some((lease, held)))
+}
+
+/// The attempt said nothing about the event: it does not count.
+async fn hand_back<DB: Backend>(job: &Job<'_, DB>, key: Key<'_>) {
+    let shared = job.shared;
+    let deadline = Instant::now() + job.source.budget();
+    let back = tokio::time::timeout_at(deadline, async {
+        let mut conn = shared.statements(deadline).await.map_err(drop)?;
+        let back = DB::hand_back(&mut conn, &shared.sql, key, job.lease, AT_ONCE).await;
+        conn.done(back).await.map_err(drop)
+    });
+    if back.await != Ok(Ok(true)) {
+        tracing::debug!(
+            source = key.source,
+            event_id = key.event_id,
+            "a lease was not given back: it is lost, or taken up again when its event is looked at"
+        );
+    }
+}
+
+/// Its handler ended the process again and again: no crash loop, but a dead letter.
+async fn crashed<DB: Backend>(shared: &Shared<DB>, head: &Pending, key: Key<'_>) -> Step {
+    tracing::error!(
+        source = key.source,
+        event_id = key.event_id,
+        attempts = head.unfinished,
+        "an event is given up: its process ended each time while it was tried"
+    );
+    let attempt = Attempt {
+        reason: Some(Reason::Crash),
+        not_before: AT_ONCE,
+        status: None,
+        error: Some("the process ended each time while it was tried"),
+        lease: head.lease,
+    };
+    let stream = None;
+    let bury = Bury {
+        shared,
+        key,
+        stream,
+        attempt,
+    };
+    match bury.run().await {
+        Ok(_) => Step::Ended(Drained::Nothing),
+        Err(()) => later(SOON),
+    }
+}
+
 /// One bad row stops its own stream, visibly, and no other.
 async fn unreadable<DB: Backend>(
     shared: &Arc<Shared<DB>>,
@@ -223,7 +336,18 @@ async fn unreadable<DB: Backend>(
         "a stored request cannot be read"
     );
     let error = "the stored request cannot be read";
-    fail(shared, source, head, key, None, error, Duration::ZERO).await
+    let failure = Failure {
+        status: None,
+        error,
+        at_least: Duration::ZERO,
+    };
+    // Nothing was tried: what would have been one is taken up and recorded all the same, so that it backs off.
+    let deadline = Instant::now() + source.budget();
+    match claim(shared, source, head, key, deadline).await {
+        Ok(Some((lease, _held))) => fail(shared, source, head, key, lease, &failure).await,
+        Ok(None) => later(TAKEN),
+        Err(()) => later(SOON),
+    }
 }
 
 /// What an attempt's end means for the event and its stream (§5.5).
@@ -237,18 +361,28 @@ async fn judge<DB: Backend>(job: &Job<'_, DB>, head: &Pending, settled: &Settled
         End::Applied => Step::Applied,
         // Its dead letter is written: the cursor stays, and so does what waits behind it (§5.10).
         End::Rejected(_) => Step::Ended(Drained::Nothing),
-        End::Parked { .. } | End::Fenced => Step::Ended(Drained::Nothing),
-        End::Failed if !settled.blames_handler => later(SOON),
+        End::Parked { .. } | End::Fenced => {
+            hand_back(job, key).await;
+            Step::Ended(Drained::Nothing)
+        }
+        End::Failed if !settled.blames_handler => {
+            hand_back(job, key).await;
+            later(SOON)
+        }
         End::Failed => {
-            let (status, error, wait) = match &settled.reply {
-                Reply::Handler(_, response) => (
-                    Some(response.status()),
-                    "the handler's answer",
-                    retry_after(response),
-                ),
-                Reply::Inbox(answer) => (Some(answer.status), answer.reason(), Duration::ZERO),
+            let failure = match &settled.reply {
+                Reply::Handler(_, response) => Failure {
+                    status: Some(response.status()),
+                    error: "the handler's answer",
+                    at_least: retry_after(response),
+                },
+                Reply::Inbox(answer) => Failure {
+                    status: Some(answer.status),
+                    error: answer.reason(),
+                    at_least: Duration::ZERO,
+                },
             };
-            fail(job.shared, source, head, key, status, error, wait).await
+            fail(job.shared, source, head, key, job.lease, &failure).await
         }
     }
 }
@@ -261,27 +395,44 @@ fn retry_after(response: &Response<()>) -> Duration {
     Duration::from_secs(seconds.unwrap_or(0)).min(LONGEST_WAIT)
 }
 
-/// Counts a failed attempt: the next one after a backoff, or a dead letter.
+/// What went wrong with an attempt.
+struct Failure<'a> {
+    status: Option<http::StatusCode>,
+    error: &'a str,
+    /// What the handler wants to be waited for.
+    at_least: Duration,
+}
+
+/// The end of a failed attempt, which was counted when it began: the next one after a backoff, or a dead letter.
 async fn fail<DB: Backend>(
     shared: &Shared<DB>,
     source: &SourceState,
     head: &Pending,
     key: Key<'_>,
-    status: Option<http::StatusCode>,
-    error: &str,
-    at_least: Duration,
+    lease: Lease,
+    failure: &Failure<'_>,
 ) -> Step {
+    let Failure {
+        status,
+        error,
+        at_least,
+    } = *failure;
     let failed = u32::try_from(head.attempts)
         .unwrap_or(u32::MAX)
         .saturating_add(1);
-    let dead = failed >= source.max_attempts();
-    let jittered = source.backoff(failed).mul_f64(0.75 + fastrand::f64() / 2.0);
+    let now = shared.clock.now();
+    let too_old = |age| now.since(head.parked_at) >= age;
+    let dead = failed >= source.max_attempts() || source.max_age().is_some_and(too_old);
+    let nominal = source.backoff(failed);
+    let jittered = nominal.mul_f64(0.75 + fastrand::f64() / 2.0);
+    let jittered = jittered.min(nominal.max(LONGEST_JITTERED));
     let wait = jittered.max(at_least);
     let attempt = Attempt {
         reason: dead.then_some(Reason::Handler),
-        not_before: shared.clock.now().plus(wait),
+        not_before: now.plus(wait),
         status: status.map(|status| i64::from(status.as_u16())),
         error: Some(error),
+        lease,
     };
     tracing::warn!(
         source = key.source,

@@ -4,6 +4,7 @@
 //! cursor. A worker therefore only needs to look; a wake that is lost costs a poll, and nothing else.
 
 mod drain;
+pub(crate) mod lease;
 mod upkeep;
 pub(crate) mod worker;
 

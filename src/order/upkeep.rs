@@ -10,7 +10,7 @@ use super::in_time;
 use crate::dispatch::Bury;
 use crate::shared::Shared;
 use crate::source::SourceState;
-use crate::store::{AT_ONCE, Attempt, Backend, Key, Reason, Stream};
+use crate::store::{AT_ONCE, Attempt, Backend, Key, Lease, Reason, Stream};
 
 /// Counts are this old at most.
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
@@ -122,6 +122,7 @@ async fn expire<DB: Backend>(
                     not_before: AT_ONCE,
                     status: None,
                     error: Some("a lower sequence did not come within the recovery window"),
+                    lease: Lease::NONE,
                 },
             };
             if bury.run().await == Ok(true) {

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::drain::{self, Drained};
+use super::lease::{self, Leases};
 use super::{in_time, upkeep};
 use crate::dispatch::{BoxError, BoxFuture};
 use crate::layer::DrainTarget;
@@ -56,6 +57,7 @@ pub(crate) struct Worker {
     /// Of every source that is no source of the inbox's own.
     tenants: Mutex<Option<Arc<dyn Target>>>,
     started: AtomicBool,
+    pub(crate) leases: Leases,
     signals: Arc<Signals>,
 }
 
@@ -106,6 +108,7 @@ pub(crate) fn mount<DB, S, B>(
         let signals = Arc::clone(&shared.worker.signals);
         shared.runtime.spawn(run(Arc::downgrade(shared), signals));
         shared.runtime.spawn(upkeep::run(Arc::downgrade(shared)));
+        shared.runtime.spawn(lease::run(Arc::downgrade(shared)));
     }
     // What was parked before this process began is looked for at once.
     shared.worker.signals.woken.notify_one();

@@ -26,6 +26,8 @@ const BACKOFF: [Duration; 6] = [
 ];
 /// The attempts of §5.5.
 const MAX_ATTEMPTS: u32 = 10;
+/// Attempts in a row that ended with their process: a deploy that kills may meet the same event twice.
+const MAX_CRASHES: u32 = 5;
 /// Events of one source that may be parked or dead.
 const PARK_LIMIT: u32 = 10_000;
 /// Events of one request: each one is a statement or more within one budget.
@@ -58,6 +60,8 @@ pub struct Source {
     revive_gaps: bool,
     backoff: Vec<Duration>,
     max_attempts: u32,
+    max_crashes: u32,
+    max_age: Option<Duration>,
     park_limit: u32,
     park_bytes: u64,
     retention: Option<Duration>,
@@ -113,6 +117,8 @@ impl Source {
             revive_gaps: true,
             backoff: BACKOFF.to_vec(),
             max_attempts: MAX_ATTEMPTS,
+            max_crashes: MAX_CRASHES,
+            max_age: None,
             park_limit: PARK_LIMIT,
             park_bytes: PARK_BYTES,
             retention: None,
@@ -263,8 +269,9 @@ impl Source {
         self
     }
 
-    /// The waits between the attempts of a parked event whose handler fails, each ± at most 25 %; the last one is
-    /// used again for the attempts after. Default: 1, 4, 16, 64, 256, 300 s.
+    /// The waits between the attempts of a parked event whose handler fails, each ± at most 25 %, and never more than five
+    /// minutes for a jitter's sake; the last one is used again for the attempts after. A `Retry-After` of the handler, in
+    /// seconds, up to an hour, makes a wait longer. Default: 1, 4, 16, 64, 256, 300 s.
     pub fn backoff(mut self, waits: impl IntoIterator<Item = Duration>) -> Self {
         self.backoff = waits.into_iter().collect();
         self
@@ -273,6 +280,21 @@ impl Source {
     /// The attempts after which a parked event is a dead letter. Default: 10.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
+        self
+    }
+
+    /// The attempts, one after the other, that end without a word because their process ended, after which an event that a
+    /// worker tries is a dead letter (`crash`). The first is tried again as soon as the worker is known to be gone, the next
+    /// ones after the waits of [`Source::backoff`]. Default: 5.
+    pub fn max_crashes(mut self, crashes: u32) -> Self {
+        self.max_crashes = crashes;
+        self
+    }
+
+    /// The age, since it was stored, from which on a parked event that fails is a dead letter at once, however few its
+    /// attempts. Default: no limit.
+    pub fn max_age(mut self, age: Duration) -> Self {
+        self.max_age = Some(age);
         self
     }
 

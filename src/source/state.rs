@@ -110,9 +110,15 @@ impl SourceState {
                 source.body_limit
             ));
         }
-        if source.backoff.is_empty() || source.max_attempts == 0 || source.max_in_flight == Some(0)
+        if source.backoff.is_empty()
+            || source.max_attempts == 0
+            || source.max_crashes == 0
+            || source.max_in_flight == Some(0)
         {
-            return refuse("backoff, max_attempts and max_in_flight must not be empty or 0".into());
+            return refuse(
+                "backoff, max_attempts, max_crashes and max_in_flight must not be empty or 0"
+                    .into(),
+            );
         }
         let floor = source.preset.retention_floor() + SKEW;
         let floor = Duration::from_secs(floor.as_secs().div_ceil(HOUR) * HOUR);
@@ -260,6 +266,14 @@ impl SourceState {
 
     pub(crate) fn max_attempts(&self) -> u32 {
         self.source.max_attempts
+    }
+
+    pub(crate) fn max_crashes(&self) -> u32 {
+        self.source.max_crashes
+    }
+
+    pub(crate) fn max_age(&self) -> Option<Duration> {
+        self.source.max_age
     }
 
     /// The wait before the attempt after `failed` ones, without jitter. Saturates at the last wait.

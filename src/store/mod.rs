@@ -220,9 +220,50 @@ pub trait Backend: Database + sealed::Sealed {
         conn: &mut Self::Connection,
         sql: &Sql,
         key: Key<'_>,
+        lease: Lease,
     ) -> impl Future<Output = Result<bool>> + Send;
-    /// One more attempt failed, of an event that goes on waiting for its turn: when to try again. False if it does not
-    /// wait any more.
+    /// Counts an attempt that is about to begin. False if somebody else was first, or is at work on it.
+    #[doc(hidden)]
+    fn claim(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        claim: &Claim<'_>,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// The attempt says nothing about the event, and does not count.
+    #[doc(hidden)]
+    fn hand_back(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        lease: Lease,
+        not_before: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// Everything that a worker holds: it ends.
+    #[doc(hidden)]
+    fn hand_back_all(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        owner: &str,
+    ) -> impl Future<Output = Result<u64>> + Send;
+    /// One worker's sign of life; the others' are the answer.
+    #[doc(hidden)]
+    fn beat(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        owner: &str,
+        beat: i64,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<Vec<(String, i64)>>> + Send;
+    /// Removes a worker's row, and those of workers that have not been heard of since `before`.
+    #[doc(hidden)]
+    fn retire(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        owner: &str,
+        before: Timestamp,
+    ) -> impl Future<Output = Result<u64>> + Send;
+    /// An attempt failed, of an event that goes on waiting for its turn: when to try again. False if the lease is lost.
     #[doc(hidden)]
     fn postpone(
         conn: &mut Self::Connection,
@@ -230,7 +271,7 @@ pub trait Backend: Database + sealed::Sealed {
         key: Key<'_>,
         attempt: &Attempt<'_>,
     ) -> impl Future<Output = Result<bool>> + Send;
-    /// One more attempt failed, and (with a reason) there is none after it by itself.
+    /// One more attempt failed, and (with a reason) there is none after it by itself. A drained one is counted already.
     #[doc(hidden)]
     fn record_attempt(
         conn: &mut Self::Connection,

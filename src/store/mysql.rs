@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::migrate::{self, Version};
 use super::queries::{inserted, pending_row, required, statements_of_backend, text};
-use super::sql::{DeleteBatch, Dialect};
+use super::sql::{DeleteBatch, Dialect, UpdateClaimed};
 use super::*;
 use crate::error::BuildError;
 
@@ -78,6 +78,13 @@ impl Backend for MySql {
                 before: "DELETE t FROM",
                 skip_locked: " FOR UPDATE SKIP LOCKED",
                 behind: " STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON t.source = batch.source AND t.{key} = batch.{key}",
+            },
+            // No WITH in front of an UPDATE here (MariaDB). The LIMIT keeps the subquery a table of its own.
+            update_claimed: UpdateClaimed {
+                before: "UPDATE",
+                skip_locked: " FOR UPDATE SKIP LOCKED",
+                between: "AS claim STRAIGHT_JOIN {p}pending t ON t.source = claim.source AND t.event_id = claim.event_id",
+                behind: "",
             },
         };
         Sql::render(&dialect, prefix)

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::migrate::{self, Version};
 use super::queries::{inserted, pending_row, required, statements_of_backend, text};
-use super::sql::{DeleteBatch, Dialect};
+use super::sql::{DeleteBatch, Dialect, UpdateClaimed};
 use super::*;
 use crate::error::BuildError;
 
@@ -79,6 +79,10 @@ impl Backend for Postgres {
             bigint: "BIGINT",
             for_update: " FOR UPDATE",
             delete_batch: DeleteBatch::PLAIN,
+            update_claimed: UpdateClaimed {
+                skip_locked: " FOR UPDATE SKIP LOCKED",
+                ..UpdateClaimed::PLAIN
+            },
         };
         Sql::render(&dialect, prefix)
     }

@@ -242,14 +242,114 @@ macro_rules! statements_of_backend {
             conn: &mut Self::Connection,
             sql: &Sql,
             key: Key<'_>,
+            lease: Lease,
         ) -> Result<bool> {
             let done = sqlx::query(sql.delete_pending.clone())
                 .persistent(sql.named)
                 .bind(key.source)
                 .bind(key.event_id)
+                .bind(lease.token())
+                .bind(lease.token())
                 .execute(conn)
                 .await?;
             Ok(done.rows_affected() == 1)
+        }
+
+        async fn claim(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            claim: &Claim<'_>,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.claim.clone())
+                .persistent(sql.named)
+                .bind(key.source)
+                .bind(key.event_id)
+                .bind(claim.from.token())
+                .bind(claim.to.token())
+                .bind(claim.owner)
+                .bind(claim.until.as_micros())
+                .bind(claim.at.as_micros())
+                .bind(claim.not_before.as_micros())
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn hand_back(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            lease: Lease,
+            not_before: Timestamp,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.hand_back.clone())
+                .persistent(sql.named)
+                .bind(not_before.as_micros())
+                .bind(key.source)
+                .bind(key.event_id)
+                .bind(lease.token())
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn hand_back_all(conn: &mut Self::Connection, sql: &Sql, owner: &str) -> Result<u64> {
+            let done = sqlx::query(sql.hand_back_all.clone())
+                .persistent(sql.named)
+                .bind(AT_ONCE.as_micros())
+                .bind(owner)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected())
+        }
+
+        async fn beat(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            owner: &str,
+            beat: i64,
+            at: Timestamp,
+        ) -> Result<Vec<(String, i64)>> {
+            let done = sqlx::query(sql.beat.clone())
+                .persistent(sql.named)
+                .bind(beat)
+                .bind(at.as_micros())
+                .bind(owner)
+                .execute(&mut *conn)
+                .await?;
+            if done.rows_affected() == 0 {
+                let done = sqlx::query(sql.first_beat.clone())
+                    .persistent(sql.named)
+                    .bind(owner)
+                    .bind(beat)
+                    .bind(at.as_micros())
+                    .execute(&mut *conn)
+                    .await;
+                inserted(done.map(|done| done.rows_affected()))?;
+            }
+            let rows = sqlx::query(sql.beats.clone())
+                .persistent(sql.named)
+                .fetch_all(conn)
+                .await?;
+            rows.iter()
+                .map(|row| Ok((required(text(row, 0)?)?, row.try_get(1)?)))
+                .collect()
+        }
+
+        async fn retire(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            owner: &str,
+            before: Timestamp,
+        ) -> Result<u64> {
+            let done = sqlx::query(sql.retire.clone())
+                .persistent(sql.named)
+                .bind(owner)
+                .bind(before.as_micros())
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected())
         }
 
         async fn postpone(
@@ -265,6 +365,7 @@ macro_rules! statements_of_backend {
                 .bind(attempt.error)
                 .bind(key.source)
                 .bind(key.event_id)
+                .bind(attempt.lease.token())
                 .execute(conn)
                 .await?;
             Ok(done.rows_affected() == 1)
@@ -276,8 +377,10 @@ macro_rules! statements_of_backend {
             key: Key<'_>,
             attempt: &Attempt<'_>,
         ) -> Result<bool> {
-            // The handler never ran for what was given up for a gap, or held by the fence.
-            let ran = !matches!(attempt.reason, Some(Reason::Gap | Reason::Fenced));
+            // The handler never ran for what was given up for a gap, or held by the fence; and an attempt under a lease was
+            // counted when it began.
+            let ran = !matches!(attempt.reason, Some(Reason::Gap | Reason::Fenced))
+                && attempt.lease == Lease::NONE;
             let done = sqlx::query(sql.record_attempt.clone())
                 .persistent(sql.named)
                 .bind(i64::from(ran))
@@ -287,6 +390,8 @@ macro_rules! statements_of_backend {
                 .bind(attempt.error)
                 .bind(key.source)
                 .bind(key.event_id)
+                .bind(attempt.lease.token())
+                .bind(attempt.lease.token())
                 .execute(conn)
                 .await?;
             Ok(done.rows_affected() == 1)
@@ -556,6 +661,10 @@ macro_rules! pending_row {
                     headers: row.try_get::<Vec<u8>, _>(11)?.into(),
                     body: row.try_get::<Vec<u8>, _>(12)?.into(),
                 },
+                lease: Lease::from_column(row.try_get(13)?),
+                lease_owner: text(row, 14)?,
+                lease_until: Timestamp::from_micros(row.try_get(15)?),
+                unfinished: row.try_get(16)?,
             })
         }
     };

@@ -17,6 +17,28 @@ pub(crate) struct Dialect {
     pub(crate) for_update: &'static str,
     /// How a batch of rows that a subquery finds is deleted.
     pub(crate) delete_batch: DeleteBatch,
+    /// How the one row that a subquery finds, called `claim`, is changed.
+    pub(crate) update_claimed: UpdateClaimed,
+}
+
+/// What stands before the subquery, in it at its end, between it and the changes, and behind them. The table has a
+/// primary key of source and event id.
+pub(crate) struct UpdateClaimed {
+    pub(crate) before: &'static str,
+    pub(crate) skip_locked: &'static str,
+    pub(crate) between: &'static str,
+    pub(crate) behind: &'static str,
+}
+
+impl UpdateClaimed {
+    /// Plain SQL.
+    #[allow(dead_code, reason = "not by every set of features")]
+    pub(crate) const PLAIN: Self = Self {
+        before: "WITH claim AS",
+        skip_locked: "",
+        between: "UPDATE {p}pending",
+        behind: "WHERE (source, event_id) IN (SELECT source, event_id FROM claim)",
+    };
 }
 
 /// What stands before and behind the subquery, and at its end. `{table}` has a primary key of source and `{key}`.
@@ -87,14 +109,34 @@ statements! {
         (source, event_id, correlation_id, sequence, reason, attempts, not_before, parked_at, last_status,
          bytes, method, uri, headers, body)
         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
-    delete_pending = "DELETE FROM {p}pending WHERE source = ? AND event_id = ?";
+    // A lease of 0 is no lease, and demands none: a delivery that its producer sent again needs nobody's.
+    delete_pending = "DELETE FROM {p}pending WHERE source = ? AND event_id = ? AND (? = 0 OR lease_token = ?)";
     record_attempt = "UPDATE {p}pending
-        SET attempts = attempts + ?, reason = ?, not_before = ?, last_status = ?, last_error = ?
-        WHERE source = ? AND event_id = ?";
-    // Only of what still waits: a verdict that was given meanwhile stays.
+        SET attempts = attempts + ?, reason = ?, not_before = ?, last_status = ?, last_error = ?,
+            lease_token = 0, lease_owner = NULL, unfinished = 0
+        WHERE source = ? AND event_id = ? AND (? = 0 OR lease_token = ?)";
+    // Only with the lease that it was tried under: a verdict that was given meanwhile stays.
     postpone = "UPDATE {p}pending
-        SET attempts = attempts + 1, not_before = ?, last_status = ?, last_error = ?
-        WHERE source = ? AND event_id = ? AND (reason IS NULL OR reason = 1)";
+        SET not_before = ?, last_status = ?, last_error = ?, lease_token = 0, lease_owner = NULL, unfinished = 0
+        WHERE source = ? AND event_id = ? AND lease_token = ?";
+    // The attempt is counted here, before the handler runs. Who holds the row's lock is at work on it: stepped over.
+    claim = "{claim_before} (
+            SELECT source, event_id FROM {p}pending
+            WHERE source = ? AND event_id = ? AND lease_token = ? LIMIT 1{claim_skip_locked}) {claim_between}
+        SET lease_token = ?, lease_owner = ?, lease_until = ?, tried_at = ?, not_before = ?,
+            attempts = attempts + 1, unfinished = unfinished + 1
+        {claim_behind}";
+    // As if it had never been claimed.
+    hand_back = "UPDATE {p}pending
+        SET lease_token = 0, lease_owner = NULL, not_before = ?, attempts = attempts - 1, unfinished = unfinished - 1
+        WHERE source = ? AND event_id = ? AND lease_token = ?";
+    hand_back_all = "UPDATE {p}pending
+        SET lease_token = 0, lease_owner = NULL, not_before = ?, attempts = attempts - 1, unfinished = unfinished - 1
+        WHERE lease_owner = ? AND lease_token <> 0";
+    beat = "UPDATE {p}worker SET beat = ?, beat_at = ? WHERE owner = ?";
+    first_beat = "INSERT INTO {p}worker (owner, beat, beat_at) VALUES (?, ?, ?){on_conflict}";
+    beats = "SELECT owner, beat FROM {p}worker";
+    retire = "DELETE FROM {p}worker WHERE owner = ? OR beat_at < ?";
     // Over the bound on parking the body is not kept; a handler must not be run without it.
     release = "UPDATE {p}pending SET reason = NULL, not_before = ?, attempts = 0
         WHERE source = ? AND event_id = ? AND LENGTH(body) > 0";
@@ -119,13 +161,15 @@ statements! {
             AND (source > ? OR (source = ? AND event_id > ?))
         ORDER BY source, event_id LIMIT ?";
     due_event = "SELECT p.event_id, e.event_type, e.fingerprint, p.correlation_id, p.sequence, CAST(p.reason AS {bigint}),
-            CAST(p.attempts AS {bigint}), p.not_before, p.parked_at, p.method, p.uri, p.headers, p.body
+            CAST(p.attempts AS {bigint}), p.not_before, p.parked_at, p.method, p.uri, p.headers, p.body,
+            p.lease_token, p.lease_owner, p.lease_until, CAST(p.unfinished AS {bigint})
         FROM {p}pending p
         JOIN {p}event e ON e.source = p.source AND e.event_id = p.event_id
         WHERE p.source = ? AND p.event_id = ? AND p.sequence IS NULL AND p.reason IS NULL";
     due_head = "SELECT p.event_id, e.event_type, e.fingerprint, p.correlation_id, p.sequence, CAST(p.reason AS {bigint}),
             CAST(p.attempts AS {bigint}), p.not_before,
-            p.parked_at, p.method, p.uri, p.headers, p.body
+            p.parked_at, p.method, p.uri, p.headers, p.body,
+            p.lease_token, p.lease_owner, p.lease_until, CAST(p.unfinished AS {bigint})
         FROM {p}cursor c
         JOIN {p}pending p ON p.source = c.source AND p.correlation_id = c.correlation_id
             AND p.generation = c.generation AND p.sequence = c.next_sequence
@@ -168,6 +212,10 @@ fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
         .replace("{delete_fences}", &fences(batch.before))
         .replace("{batch_of_fences}", &fences(batch.behind))
         .replace("{skip_locked}", batch.skip_locked)
+        .replace("{claim_before}", dialect.update_claimed.before)
+        .replace("{claim_skip_locked}", dialect.update_claimed.skip_locked)
+        .replace("{claim_between}", dialect.update_claimed.between)
+        .replace("{claim_behind}", dialect.update_claimed.behind)
         .replace("{p}", prefix)
         .replace("{on_conflict}", dialect.on_conflict)
         .replace("{for_update}", dialect.for_update)
@@ -198,6 +246,7 @@ mod tests {
             bigint: "BIGINT",
             for_update: "",
             delete_batch: DeleteBatch::PLAIN,
+            update_claimed: UpdateClaimed::PLAIN,
         };
         let sql = Sql::render(&dialect, "app_");
         assert!(

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::migrate::{self, Version};
 use super::queries::{inserted, pending_row, required, statements_of_backend, text};
-use super::sql::{DeleteBatch, Dialect};
+use super::sql::{DeleteBatch, Dialect, UpdateClaimed};
 use super::*;
 use crate::error::BuildError;
 
@@ -116,6 +116,7 @@ impl Backend for Sqlite {
             bigint: "INTEGER",
             for_update: "",
             delete_batch: DeleteBatch::PLAIN,
+            update_claimed: UpdateClaimed::PLAIN,
         };
         Sql::render(&dialect, prefix)
     }

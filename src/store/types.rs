@@ -203,6 +203,44 @@ pub struct Attempt<'a> {
     pub not_before: Timestamp,
     pub status: Option<i64>,
     pub error: Option<&'a str>,
+    /// The lease that it was made under.
+    pub lease: Lease,
+}
+
+/// The fencing token of an attempt at a pending event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(hidden)]
+pub struct Lease(i64);
+
+impl Lease {
+    /// Nobody's, and of a delivery with its producer waiting: the lock on the event's row is enough for that.
+    pub(crate) const NONE: Self = Self(0);
+
+    /// One that no other attempt has.
+    pub(crate) fn fresh() -> Self {
+        Self(fastrand::i64(1..))
+    }
+
+    pub(crate) const fn from_column(token: i64) -> Self {
+        Self(token)
+    }
+
+    pub(crate) const fn token(self) -> i64 {
+        self.0
+    }
+}
+
+/// A worker takes an event up.
+#[doc(hidden)]
+pub struct Claim<'a> {
+    /// As it was read: whoever changes it first has the event.
+    pub from: Lease,
+    pub to: Lease,
+    pub owner: &'a str,
+    pub until: Timestamp,
+    pub at: Timestamp,
+    /// For whoever finds it claimed by somebody who is gone.
+    pub not_before: Timestamp,
 }
 
 /// Not before any time at all: what is parked waits for its turn alone. A time of ours would be a wait for whoever drains
@@ -222,6 +260,11 @@ pub struct Pending {
     pub not_before: Timestamp,
     pub parked_at: Timestamp,
     pub request: StoredRequest,
+    pub lease: Lease,
+    pub lease_owner: Option<String>,
+    pub lease_until: Timestamp,
+    /// Attempts in a row that ended without a word.
+    pub unfinished: i64,
 }
 
 /// A parked event that has waited longer than the recovery window.
