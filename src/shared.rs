@@ -255,6 +255,13 @@ impl<DB: Backend> Shared<DB> {
         generation
     }
 
+    /// The one writer's turn, where the database has but one: a statement that writes would wait for the transaction that
+    /// has it all the same, over a connection, and with SQLite's patience.
+    pub(crate) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        // Nobody closes the semaphore.
+        self.writer.as_ref()?.acquire().await.ok()
+    }
+
     /// A place among those that may hold a connection: the source's own first, so that a busy source does not sit on
     /// places of the whole.
     pub(crate) async fn permits<'a>(

@@ -209,7 +209,11 @@ fn announce(line: &str) {
 }
 
 async fn inbox<DB: Faulty>(pool: &Pool<DB>, settings: &Settings) -> Result<Inbox<DB>, Failure> {
-    let mut builder = Inbox::builder(pool.clone());
+    let mut builder = Inbox::builder(pool.clone()).lease(settings.lease);
+    #[cfg(feature = "failpoints")]
+    {
+        builder = builder.fail_points(ends_at_its_fail_point());
+    }
     if let Some(deliveries) = settings.max_in_flight {
         builder = builder.max_in_flight(deliveries);
     }
@@ -241,6 +245,26 @@ fn source(mounted: &Mounted, settings: &Settings) -> Source {
         source = source.insecure_short_retention();
     }
     source
+}
+
+/// `FAIL_POINT=name` ends the process there, as a crash would; `name:3` the third time. For the tests of this crate.
+#[cfg(feature = "failpoints")]
+fn ends_at_its_fail_point() -> tower_inbox::FailPoints {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let Ok(wanted) = std::env::var("FAIL_POINT") else {
+        return tower_inbox::FailPoints::default();
+    };
+    let (wanted, times) = match wanted.split_once(':') {
+        Some((name, times)) => (name.to_owned(), times.parse().unwrap_or(1)),
+        None => (wanted, 1),
+    };
+    let reached = AtomicUsize::new(0);
+    tower_inbox::FailPoints::new(move |name| {
+        if name == wanted && reached.fetch_add(1, Ordering::Relaxed) + 1 == times {
+            std::process::abort();
+        }
+        async { Ok(()) }
+    })
 }
 
 /// 256 bits.

@@ -12,8 +12,6 @@ use crate::shared::values;
 const BUDGET: Duration = Duration::from_secs(7);
 /// What a network needs to bring the answer back before the producer's patience ends.
 const MARGIN: Duration = Duration::from_secs(1);
-/// The lease's default, and so far its only value.
-const LEASE: Duration = Duration::from_secs(30);
 /// A lease must outlive the budget, SQLite's busy timeout of 5 s and a margin of 1 s.
 const LEASE_MARGIN: Duration = Duration::from_secs(6);
 /// More connections than this are a slip of the finger.
@@ -99,7 +97,7 @@ A database is compiled in with the feature of its name. Behind PgBouncer in tran
 What the ledger reads is the body's `data`: an object with `account` and `amount`. For stripe it may be in
 `data.object`, for slack in `event.data`, and for github and shopify, whose payloads have no such envelope, at the top
 of the body (as JSON; their ids are not signed, so that the same content under a new id is fenced).
-In this version the console, deferred mode, stored answers, leases of your own and adopted first sequences are refused.
+In this version the console, deferred mode, stored answers and adopted first sequences are refused.
 Without stored answers the duplicates of brief get `already_processed`, as those of every preset do.",
 };
 
@@ -143,6 +141,7 @@ pub(crate) struct Settings {
     pub(crate) pool_size: u32,
     pub(crate) max_in_flight: Option<usize>,
     pub(crate) body_limit: usize,
+    pub(crate) lease: Duration,
     pub(crate) park_limit: u32,
     pub(crate) tolerance: Duration,
     pub(crate) first_sequence: Sequence,
@@ -159,9 +158,6 @@ impl Settings {
             return Err(Wrong(format!(
                 "LEASE: {lease:?} is too short for the DELIVERY_BUDGET: at least {least:?}"
             )));
-        }
-        if lease != LEASE {
-            return Err(missing("LEASE other than 30s"));
         }
         Ok(Self {
             database: given.one("database-url", database)?,
@@ -180,6 +176,7 @@ impl Settings {
                 0 => Err("at least 1 byte".to_owned()),
                 bytes => Ok(bytes),
             })?,
+            lease,
             park_limit: given.one("park-limit", values::count)?,
             tolerance: given.one("tolerance", values::some_time)?,
             first_sequence: given.one("first-sequence", first_sequence)?,

@@ -237,6 +237,7 @@ impl<DB: Backend> Live<'_, DB> {
             detail: "",
         };
         let audited = async {
+            let _turn = self.shared.turn().await;
             let mut conn = self.shared.statements(self.deadline).await?;
             let written = DB::audit(&mut conn, &self.shared.sql, &entry).await;
             let written = conn.done(written).await;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{Request, Response};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::lease::Held;
@@ -14,11 +15,11 @@ use crate::dispatch::{BoxError, BoxFuture, Bury, Job, Reply, Run, Settled};
 use crate::envelope::{CorrelationId, Envelope, EventId, EventType, Sequence};
 use crate::event::Origin;
 use crate::fail::at;
-use crate::queue::{End, Joined};
+use crate::queue::{End, Joined, Landing, Leader};
 use crate::request;
 use crate::shared::Shared;
 use crate::source::SourceState;
-use crate::store::{AT_ONCE, Attempt, Backend, Claim, Key, Lease, Pending, Reason, Stream};
+use crate::store::{AT_ONCE, Attempt, Backend, Claim, Key, Lease, Pending, Reason, Sql, Stream};
 
 /// Events of one stream before others get their turn.
 const TURN: u32 = 64;
@@ -69,32 +70,24 @@ impl Work {
 
     async fn head<DB: Backend>(
         &self,
-        shared: &Shared<DB>,
-        deadline: Instant,
-    ) -> Result<Option<Pending>, ()> {
-        let mut conn = shared.statements(deadline).await.map_err(|_| ())?;
-        let head = match self {
+        conn: &mut DB::Connection,
+        sql: &Sql,
+    ) -> Result<Option<Pending>, sqlx::Error> {
+        match self {
             Self::Stream {
                 source,
                 correlation_id,
             } => {
-                DB::due_head(
-                    &mut conn,
-                    &shared.sql,
-                    Stream {
-                        source,
-                        correlation_id,
-                    },
-                )
-                .await
+                let stream = Stream {
+                    source,
+                    correlation_id,
+                };
+                DB::due_head(conn, sql, stream).await
             }
             Self::Event { source, event_id } => {
-                DB::due_event(&mut conn, &shared.sql, Key { source, event_id }).await
+                DB::due_event(conn, sql, Key { source, event_id }).await
             }
-        };
-        conn.done(head)
-            .await
-            .map_err(|error| tracing::warn!(?self, %error, "could not read a due event"))
+        }
     }
 }
 
@@ -113,62 +106,47 @@ async fn one<DB: Backend>(
     work: &Work,
     target: &dyn Target,
 ) -> Step {
-    let deadline = Instant::now() + source.budget();
-    let head = tokio::time::timeout_at(deadline, work.head(shared, deadline)).await;
-    let Ok(Ok(head)) = head else {
-        return later(SOON);
+    // The stream's turn first: what is read after it is true until the claim, as far as this process is concerned.
+    let _lane = match work {
+        Work::Stream {
+            source,
+            correlation_id,
+        } => Some(shared.lanes.enter(source, correlation_id).await),
+        Work::Event { .. } => None,
     };
-    let Some(head) = head else {
-        return Step::Ended(Drained::Nothing);
-    };
-    if head.reason == Some(Reason::Gap) && !source.revives_gaps() {
-        return Step::Ended(Drained::Nothing);
-    }
-    let wait = head.not_before.since(shared.clock.now());
-    if !wait.is_zero() {
-        return later(wait);
-    }
-    if shared.worker.leases.is_taken(&head, shared.clock.now()) {
-        return later(TAKEN);
-    }
-    let Some((envelope, request)) = readable(&head) else {
-        return unreadable(shared, source, &head).await;
-    };
-    let name = source.name_arc();
-    let leader = match shared
-        .flights
-        .join(&name, envelope.event_id.as_arc(), envelope.print())
-    {
-        Joined::Leader(leader) => leader,
-        // A redelivery is applying it there and then (§5.6).
-        Joined::Follower(mut flight) => {
-            let _ = tokio::time::timeout_at(deadline, flight.wait_for(Option::is_some)).await;
-            return Step::Applied;
-        }
-    };
-    let _lane = match &envelope.correlation_id {
-        Some(id) if envelope.sequence.is_some() => {
-            Some(shared.lanes.enter(&name, id.as_arc()).await)
-        }
-        _ => None,
-    };
-    // The turn may have been long in coming; the event's own time begins now.
     let deadline = Instant::now() + source.budget();
     let Ok(_permits) = shared.permits(source, deadline).await else {
         return later(SOON);
     };
-    let key = Key {
-        source: &name,
-        event_id: &head.event_id,
+    let looked = tokio::time::timeout_at(deadline, take_up(shared, source, work, deadline)).await;
+    let TakenUp {
+        head,
+        lease,
+        _held,
+        event,
+    } = match looked {
+        Ok(Ok(Looked::TakenUp(taken_up))) => taken_up,
+        Ok(Ok(Looked::Nothing)) => return Step::Ended(Drained::Nothing),
+        Ok(Ok(Looked::Later(wait))) => return later(wait),
+        Ok(Ok(Looked::Poison(head))) => return crashed(shared, source, &head).await,
+        Ok(Ok(Looked::Flying(mut flight))) => {
+            drop((_lane, _permits));
+            let _ = tokio::time::timeout_at(deadline, flight.wait_for(Option::is_some)).await;
+            return Step::Applied;
+        }
+        Ok(Err(error)) => {
+            tracing::warn!(?work, %error, "could not take a due event up");
+            return later(SOON);
+        }
+        Err(_) => return later(SOON),
     };
-    if head.unfinished >= i64::from(source.max_crashes()) {
-        return crashed(shared, &head, key).await;
+    if shared.fail.reached(at::CLAIMED).await.is_err() {
+        return later(SOON);
     }
-    let (lease, _held) = match claim(shared, source, &head, key, deadline).await {
-        Ok(Some(claimed)) => claimed,
-        Ok(None) => return later(TAKEN),
-        Err(()) => return later(SOON),
+    let Some((envelope, request, leader)) = event else {
+        return unreadable(shared, source, &head, lease).await;
     };
+    let name = source.name_arc();
     let job = Job {
         shared,
         source,
@@ -229,49 +207,104 @@ fn readable(head: &Pending) -> Option<(Envelope, Request<Bytes>)> {
     Some((envelope, request::restore(&head.request)?))
 }
 
-/// Takes the event up. Counted and committed before the handler runs, so that a handler that ends the process is seen.
-/// Nothing if somebody else was first.
-async fn claim<'a, DB: Backend>(
+/// What a look at the head of a stream (or at an event) came to.
+enum Looked<'a> {
+    Nothing,
+    Later(Duration),
+    /// It ends whoever tries it.
+    Poison(Pending),
+    /// A redelivery is applying it there and then (§5.6).
+    Flying(watch::Receiver<Option<Landing>>),
+    TakenUp(TakenUp<'a>),
+}
+
+/// An event that this worker has claimed.
+struct TakenUp<'a> {
+    head: Pending,
+    lease: Lease,
+    _held: Held<'a>,
+    /// Nothing if its row cannot be read.
+    event: Option<(Envelope, Request<Bytes>, Leader)>,
+}
+
+/// Looks for what is due, and claims it, over one connection. The attempt is counted and committed before the handler
+/// runs, so that a handler that ends the process is seen.
+async fn take_up<'a, DB: Backend>(
     shared: &'a Shared<DB>,
     source: &SourceState,
-    head: &Pending,
-    key: Key<'_>,
+    work: &Work,
     deadline: Instant,
-) -> Result<Option<(Lease, Held<'a>)>, ()> {
-    let leases = &shared.worker.leases;
-    let (now, lease) = (shared.clock.now(), Lease::fresh());
-    // Whoever finds it claimed by somebody who is gone tries it at once the first time, and later and later after that.
-    let not_before = match u32::try_from(head.unfinished) {
-        Ok(0) => AT_ONCE,
-        failed => now.plus(source.backoff(failed.unwrap_or(u32::MAX))),
+) -> Result<Looked<'a>, sqlx::Error> {
+    // Before the connection: whoever has the turn may be waiting for that one.
+    let _turn = shared.turn().await;
+    let Ok(mut conn) = shared.statements(deadline).await else {
+        return Err(sqlx::Error::PoolTimedOut);
     };
-    let claim = Claim {
-        from: head.lease,
-        to: lease,
-        owner: leases.owner(),
-        until: now.plus(shared.lease),
-        at: now,
-        not_before,
-    };
-    let held = leases.hold();
-    let claimed = tokio::time::timeout_at(deadline, async {
-        let mut conn = shared.statements(deadline).await.map_err(|_| ())?;
-        if head.lease_owner.as_deref() == Some(leases.owner()) {
-            // Left behind when the database could not be told about its end, and no crash.
-            let back = DB::hand_back(&mut conn, &shared.sql, key, head.lease, AT_ONCE).await;
-            return conn.done(back).await.map(|_| false).map_err(drop);
+    let looked = async {
+        let Some(head) = work.head::<DB>(&mut conn, &shared.sql).await? else {
+            return Ok(Looked::Nothing);
+        };
+        if head.reason == Some(Reason::Gap) && !source.revives_gaps() {
+            return Ok(Looked::Nothing);
         }
-        let claimed = DB::claim(&mut conn, &shared.sql, key, &claim).await;
-        let claimed = conn.done(claimed).await;
-        claimed.map_err(|error| {
-            tracing::warn!(source = key.source, event_id = key.event_id, %error, "could not claim an event");
-        })
-    });
-    let claimed = claimed.await.unwrap_or(Err(()))?;
-    if claimed {
-        shared.fail.reached(at::CLAIMED).await.map_err(drop)?;
-    }
-    Ok(claimed.then_some((lease, held)))
+        let (leases, now) = (&shared.worker.leases, shared.clock.now());
+        let wait = head.not_before.since(now);
+        if !wait.is_zero() {
+            return Ok(Looked::Later(wait));
+        }
+        if leases.is_taken(&head, now) {
+            return Ok(Looked::Later(TAKEN));
+        }
+        let key = Key {
+            source: source.name(),
+            event_id: &head.event_id,
+        };
+        let left_behind = head.lease_owner.as_deref() == Some(leases.owner());
+        if !left_behind && head.unfinished >= i64::from(source.max_crashes()) {
+            return Ok(Looked::Poison(head));
+        }
+        let event = match readable(&head) {
+            None => None,
+            Some((envelope, request)) => {
+                let (name, id) = (source.name_arc(), envelope.event_id.as_arc());
+                match shared.flights.join(&name, id, envelope.print()) {
+                    Joined::Leader(leader) => Some((envelope, request, leader)),
+                    Joined::Follower(flight) => return Ok(Looked::Flying(flight)),
+                }
+            }
+        };
+        if left_behind {
+            // When the database could not be told about its end: no crash.
+            DB::hand_back(&mut conn, &shared.sql, key, head.lease, AT_ONCE).await?;
+            return Ok(Looked::Later(Duration::ZERO));
+        }
+        // Whoever finds it claimed by somebody who is gone tries it at once the first time, and later and later after.
+        let not_before = match u32::try_from(head.unfinished) {
+            Ok(0) => AT_ONCE,
+            failed => now.plus(source.backoff(failed.unwrap_or(u32::MAX))),
+        };
+        let lease = Lease::fresh();
+        let claim = Claim {
+            from: head.lease,
+            to: lease,
+            owner: leases.owner(),
+            until: now.plus(shared.lease),
+            at: now,
+            not_before,
+        };
+        let _held = leases.hold();
+        if !DB::claim(&mut conn, &shared.sql, key, &claim).await? {
+            return Ok(Looked::Later(TAKEN));
+        }
+        Ok(Looked::TakenUp(TakenUp {
+            head,
+            lease,
+            _held,
+            event,
+        }))
+    };
+    let looked = looked.await;
+    conn.done(looked).await
 }
 
 /// The attempt said nothing about the event: it does not count.
@@ -279,6 +312,7 @@ async fn hand_back<DB: Backend>(job: &Job<'_, DB>, key: Key<'_>) {
     let shared = job.shared;
     let deadline = Instant::now() + job.source.budget();
     let back = tokio::time::timeout_at(deadline, async {
+        let _turn = shared.turn().await;
         let mut conn = shared.statements(deadline).await.map_err(drop)?;
         let back = DB::hand_back(&mut conn, &shared.sql, key, job.lease, AT_ONCE).await;
         conn.done(back).await.map_err(drop)
@@ -293,7 +327,11 @@ async fn hand_back<DB: Backend>(job: &Job<'_, DB>, key: Key<'_>) {
 }
 
 /// Its handler ended the process again and again: no crash loop, but a dead letter.
-async fn crashed<DB: Backend>(shared: &Shared<DB>, head: &Pending, key: Key<'_>) -> Step {
+async fn crashed<DB: Backend>(shared: &Shared<DB>, source: &SourceState, head: &Pending) -> Step {
+    let key = Key {
+        source: source.name(),
+        event_id: &head.event_id,
+    };
     tracing::error!(
         source = key.source,
         event_id = key.event_id,
@@ -325,6 +363,7 @@ async fn unreadable<DB: Backend>(
     shared: &Arc<Shared<DB>>,
     source: &Arc<SourceState>,
     head: &Pending,
+    lease: Lease,
 ) -> Step {
     let key = Key {
         source: source.name(),
@@ -341,13 +380,7 @@ async fn unreadable<DB: Backend>(
         error,
         at_least: Duration::ZERO,
     };
-    // Nothing was tried: what would have been one is taken up and recorded all the same, so that it backs off.
-    let deadline = Instant::now() + source.budget();
-    match claim(shared, source, head, key, deadline).await {
-        Ok(Some((lease, _held))) => fail(shared, source, head, key, lease, &failure).await,
-        Ok(None) => later(TAKEN),
-        Err(()) => later(SOON),
-    }
+    fail(shared, source, head, key, lease, &failure).await
 }
 
 /// What an attempt's end means for the event and its stream (§5.5).
@@ -454,6 +487,7 @@ async fn fail<DB: Backend>(
     } else {
         let deadline = Instant::now() + source.budget();
         let recording = async {
+            let _turn = shared.turn().await;
             let mut conn = shared.statements(deadline).await.map_err(|_| ())?;
             let postponed = DB::postpone(&mut conn, &shared.sql, key, &attempt).await;
             conn.done(postponed).await.map_err(|_| ())

@@ -22,8 +22,9 @@ use crate::store::{Backend, Pending};
 
 /// While there are leases, here or elsewhere.
 const BEAT_EVERY: Duration = Duration::from_millis(500);
-/// Own beats during which another worker's stood still: it is gone then. Three seconds.
-const STILL: u32 = 6;
+/// Own beats during which another worker's stood still: it is gone then. Two seconds; should it only have been slow, its
+/// attempt comes to nothing, and that is all.
+const STILL: u32 = 4;
 /// For the one writer's turn: where there is but one, a handler's transaction may have it, and there is no beat then.
 const TURN_PATIENCE: Duration = Duration::from_millis(50);
 /// Nobody has asked about a worker for so long: it is forgotten.
@@ -142,12 +143,8 @@ async fn beat<DB: Backend>(shared: &Shared<DB>) {
     let leases = &shared.worker.leases;
     let beat = leases.beat.fetch_add(1, Ordering::Relaxed) + 1;
     let others = if DB::CHEAP_INCARNATION {
-        let _turn = match &shared.writer {
-            Some(writer) => match timeout(TURN_PATIENCE, writer.acquire()).await {
-                Ok(turn) => turn.ok(),
-                Err(_) => return,
-            },
-            None => None,
+        let Ok(_turn) = timeout(TURN_PATIENCE, shared.turn()).await else {
+            return;
         };
         let written = in_time(async {
             let mut conn = shared.acquire_statements().await?;
@@ -172,6 +169,7 @@ pub(crate) async fn retire<DB: Backend>(shared: &Shared<DB>) {
         return;
     }
     let retired = in_time(async {
+        let _turn = shared.turn().await;
         let mut conn = shared.acquire_statements().await?;
         let before = shared.clock.now().minus(ROWS_KEPT);
         let retired = async {

@@ -161,10 +161,7 @@ async fn purge<DB: Backend>(
     loop {
         let (batch, fences) = {
             // On a database with one writer, a batch waits for its turn like everybody else.
-            let _turn = match &shared.writer {
-                Some(writer) => writer.acquire().await.ok(),
-                None => None,
-            };
+            let _turn = shared.turn().await;
             let (sql, name, now) = (&shared.sql, source.name(), shared.clock.now());
             in_time(async {
                 let mut conn = shared.acquire_statements().await?;

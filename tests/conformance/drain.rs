@@ -197,7 +197,7 @@ async fn a_redelivery_of_a_due_event_applies_it_there_and_then<D: TestDb>(db: D)
     for n in [2, 3, 1] {
         world.send(&numbered("acct", n)).await;
     }
-    let failed = "SELECT COUNT(*) FROM {p}pending WHERE attempts = 1";
+    let failed = "SELECT COUNT(*) FROM {p}pending WHERE attempts = 1 AND lease_token = 0";
     eventually("it has failed once", async || {
         world.number(failed).await == 1
     })

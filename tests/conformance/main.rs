@@ -31,6 +31,9 @@ mod followers;
 mod identifiers;
 mod isolation;
 mod layers;
+#[cfg(feature = "failpoints")]
+mod lease_races;
+mod leases;
 mod limits;
 mod memory;
 mod order;

@@ -83,7 +83,6 @@ fn a_setting_of_a_later_version_is_refused() {
         ("CONSOLE_ACTIONS", "1"),
         ("DEFERRED", "kudos"),
         ("STORE_RESPONSES", "1"),
-        ("LEASE", "40s"),
         ("FIRST_SEQUENCE", "adopt"),
     ];
     for (variable, value) in cases {
@@ -98,7 +97,7 @@ fn a_setting_of_a_later_version_is_refused() {
     let setup = Setup::new()
         .set("CONSOLE_ACTIONS", "0")
         .set("STORE_RESPONSES", "0")
-        .set("LEASE", "30s")
+        .set("LEASE", "40s")
         .set("DEFERRED", "");
     setup.start();
 }

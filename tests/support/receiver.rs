@@ -15,7 +15,7 @@ use super::http::{self, Response};
 use super::{Directory, LIMIT, binary, wait_for};
 
 /// Everything that a developer's shell may have set.
-const VARIABLES: [&str; 28] = [
+const VARIABLES: [&str; 29] = [
     "DATABASE_URL",
     "LISTEN",
     "KUDOS_SECRETS",
@@ -43,6 +43,7 @@ const VARIABLES: [&str; 28] = [
     "STORE_RESPONSES",
     "CONSOLE_ACTIONS",
     "DEMO_FAULTS",
+    "FAIL_POINT",
     "RUST_LOG",
 ];
 
@@ -119,6 +120,21 @@ impl Setup {
     /// Runs it to its end, which comes at once if a setting is wrong.
     pub(crate) fn refused(&self) -> Output {
         self.command().output().expect("the receiver runs")
+    }
+
+    /// A process that ends at this fail point by itself, sooner or later, with nobody asking it anything.
+    pub(crate) fn run_to(&self, fail_point: &str) {
+        let mut command = self.command();
+        let mut child = command
+            .env("FAIL_POINT", fail_point)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the receiver runs");
+        let ended = wait_for("the receiver comes to its fail point", || {
+            child.try_wait().expect("it can be asked")
+        });
+        assert_eq!(ended.code(), None, "it was to crash");
     }
 
     /// On a port that stays its own when the process is another one.
@@ -321,6 +337,15 @@ impl Receiver {
         self.child.wait().expect("it is gone");
         let (setup, args) = (self.setup().clone(), self.args.clone());
         spawn(setup, self.log, args).expect("the receiver starts again")
+    }
+
+    /// Ends it, and gives its settings back: for the next process on the same database.
+    pub(crate) fn kill(mut self) -> Setup {
+        self.child.kill().expect("it is killed");
+        self.child.wait().expect("it is gone");
+        let setup = self.setup.take().expect("it runs");
+        drop(self);
+        Arc::into_inner(setup).expect("nobody else has its settings")
     }
 
     #[track_caller]
