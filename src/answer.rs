@@ -1,5 +1,6 @@
 //! What the inbox itself answers: the vocabulary of §3, in one place.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,6 +8,7 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 
 use crate::event::Outcome;
+use crate::kept::Kept;
 
 /// The header that tells a producer (and a test) what happened to its delivery.
 pub static INBOX_OUTCOME: HeaderName = HeaderName::from_static("inbox-outcome");
@@ -34,6 +36,8 @@ enum Body {
     Problem(Option<String>),
     /// What a handshake wants.
     Raw(&'static str, Bytes),
+    /// The first answer again.
+    Kept(Arc<Kept>),
 }
 
 impl Answer {
@@ -62,6 +66,17 @@ impl Answer {
 
     pub(crate) fn duplicate() -> Self {
         Self::status(StatusCode::OK, Outcome::Duplicate, "already_processed")
+    }
+
+    /// The first answer again, where it was kept.
+    pub(crate) fn again(kept: Option<Arc<Kept>>) -> Self {
+        match kept {
+            Some(kept) if kept.body.is_some() => Self {
+                body: Body::Kept(kept),
+                ..Self::duplicate()
+            },
+            _ => Self::duplicate(),
+        }
     }
 
     pub(crate) fn fenced() -> Self {
@@ -101,7 +116,7 @@ impl Answer {
         match &self.body {
             Body::Problem(Some(detail)) => detail,
             Body::Status(word, _) => word,
-            Body::Empty | Body::Problem(None) | Body::Raw(..) => "",
+            Body::Empty | Body::Problem(None) | Body::Raw(..) | Body::Kept(_) => "",
         }
     }
 
@@ -182,6 +197,13 @@ impl Answer {
     }
 
     pub(crate) fn into_response<R: From<Bytes>>(self) -> Response<R> {
+        if let Body::Kept(kept) = &self.body {
+            let Some(mut response) = kept.response() else {
+                return Self::duplicate().into_response();
+            };
+            mark(&mut response, self.outcome);
+            return response;
+        }
         let (content_type, body) = self.render();
         let mut response = Response::new(R::from(body));
         *response.status_mut() = self.status;
@@ -202,7 +224,7 @@ impl Answer {
     fn render(&self) -> (Option<HeaderValue>, Bytes) {
         let json = Some(HeaderValue::from_static("application/json"));
         match &self.body {
-            Body::Empty => (None, Bytes::new()),
+            Body::Empty | Body::Kept(_) => (None, Bytes::new()),
             Body::Status(word, None) => (json, format!(r#"{{"status":"{word}"}}"#).into()),
             Body::Status(word, Some(n)) => (
                 json,

@@ -88,6 +88,7 @@ mod event;
 mod extract;
 mod fail;
 mod inbox;
+mod kept;
 pub mod layer;
 mod order;
 pub mod preset;

@@ -15,15 +15,20 @@ use crate::answer::Answer;
 use crate::body::ByteBudget;
 use crate::clock::Clock;
 use crate::dispatch::patience;
+use crate::envelope::Envelope;
 use crate::fail::FailPoints;
+use crate::kept::Kept;
 use crate::order::Worker;
 use crate::queue::{Flights, Lanes, Waiting};
-use crate::recent::Recent;
+use crate::recent::{Recent, Seen};
 use crate::source::SourceState;
 use crate::store::{Backend, Fault, Sql, close_hard};
 use crate::tenants::Registry;
 use crate::tracker::Tracker;
 use crate::watch::Watch;
+
+/// Answers in memory are no larger than this, in bytes: there are some ten thousands of them.
+const REMEMBERED_ANSWER: usize = 1024;
 
 /// What the handles of one inbox share.
 pub(crate) struct Shared<DB: Backend> {
@@ -253,6 +258,28 @@ impl<DB: Backend> Shared<DB> {
             close_hard(conn);
         }
         generation
+    }
+
+    /// Remembers a commit that this process saw, with its answer where a duplicate gets that again.
+    pub(crate) fn remember(
+        &self,
+        epoch: u64,
+        source: &SourceState,
+        envelope: &Envelope,
+        kept: Option<&Arc<Kept>>,
+    ) {
+        if source.answer_limit().is_some()
+            && !kept.is_some_and(|kept| kept.bytes() <= REMEMBERED_ANSWER)
+        {
+            return;
+        }
+        let seen = Seen {
+            fingerprint: envelope.print(),
+            kept: kept.cloned(),
+        };
+        let name = source.name_arc();
+        self.recent
+            .remember(epoch, &name, envelope.event_id.as_arc(), seen);
     }
 
     /// The one writer's turn, where the database has but one: a statement that writes would wait for the transaction that

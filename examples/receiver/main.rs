@@ -154,15 +154,6 @@ async fn run<DB: Faulty + Open>(mut settings: Settings) -> Result<(), Failure> {
             "no secrets were set; one for kudos was made: KUDOS_SECRETS={secret}"
         ));
     }
-    if settings
-        .mounted
-        .iter()
-        .any(|mounted| mounted.preset.name == "brief")
-    {
-        tracing::warn!(
-            "stored answers are not in this version: duplicates of brief get `already_processed`"
-        );
-    }
     if settings.demo_faults {
         tracing::warn!("DEMO_FAULTS is on: events say by themselves what goes wrong");
     }
@@ -235,6 +226,9 @@ fn source(mounted: &Mounted, settings: &Settings) -> Source {
         .first_sequence(settings.first_sequence)
         .backoff(settings.backoff.iter().copied())
         .park_limit(settings.park_limit);
+    if let Some(store) = settings.store_responses {
+        source = source.store_answers(store);
+    }
     if let Some(retention) = settings.retention {
         source = source.retention(retention);
     }

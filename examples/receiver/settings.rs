@@ -97,7 +97,7 @@ A database is compiled in with the feature of its name. Behind PgBouncer in tran
 What the ledger reads is the body's `data`: an object with `account` and `amount`. For stripe it may be in
 `data.object`, for slack in `event.data`, and for github and shopify, whose payloads have no such envelope, at the top
 of the body (as JSON; their ids are not signed, so that the same content under a new id is fenced).
-In this version the console, deferred mode, stored answers and adopted first sequences are refused.
+In this version the console, deferred mode and adopted first sequences are refused.
 Without stored answers the duplicates of brief get `already_processed`, as those of every preset do.",
 };
 
@@ -141,6 +141,8 @@ pub(crate) struct Settings {
     pub(crate) pool_size: u32,
     pub(crate) max_in_flight: Option<usize>,
     pub(crate) body_limit: usize,
+    /// Nothing: as the preset has it.
+    pub(crate) store_responses: Option<bool>,
     pub(crate) lease: Duration,
     pub(crate) park_limit: u32,
     pub(crate) tolerance: Duration,
@@ -176,6 +178,7 @@ impl Settings {
                 0 => Err("at least 1 byte".to_owned()),
                 bytes => Ok(bytes),
             })?,
+            store_responses: given.maybe("store-responses", values::boolean)?,
             lease,
             park_limit: given.one("park-limit", values::count)?,
             tolerance: given.one("tolerance", values::some_time)?,
@@ -205,9 +208,6 @@ fn later(given: &Given) -> Result<(), Wrong> {
     }
     if given.on("console-actions")? {
         return Err(missing("CONSOLE_ACTIONS"));
-    }
-    if given.on("store-responses")? {
-        return Err(missing("STORE_RESPONSES"));
     }
     let deferred = given.maybe("deferred", |text| Ok(text.trim().to_owned()))?;
     if deferred.is_some_and(|presets| !presets.is_empty()) {

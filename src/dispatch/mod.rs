@@ -10,6 +10,7 @@ mod settle;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -19,6 +20,7 @@ use crate::answer::{self, Answer};
 use crate::envelope::Envelope;
 use crate::event::{Origin, Outcome};
 use crate::fail::at;
+use crate::kept::Kept;
 use crate::queue::End;
 use crate::shared::Shared;
 use crate::source::SourceState;
@@ -62,6 +64,8 @@ pub(crate) struct Settled<R> {
     pub(crate) reply: Reply<R>,
     /// A failure that the handler answers for: an attempt that counts. Others say nothing about the event.
     pub(crate) blames_handler: bool,
+    /// The first answer, as it was stored.
+    pub(crate) kept: Option<Arc<Kept>>,
 }
 
 pub(crate) enum Reply<R> {
@@ -76,6 +80,7 @@ impl<R> Settled<R> {
             end,
             reply: Reply::Inbox(answer),
             blames_handler: false,
+            kept: None,
         }
     }
 
@@ -97,6 +102,7 @@ impl<R> Settled<R> {
             end,
             reply: Reply::Handler(outcome, response),
             blames_handler,
+            kept: None,
         }
     }
 }
@@ -234,8 +240,12 @@ impl<DB: Backend> Job<'_, DB> {
                         .refuse(open, "other_content", Answer::other_content())
                         .await;
                 }
+                let kept = self.kept(&mut open).await?;
                 open.roll_back(self.deadline).await?;
-                Ok(Settled::answer(End::Applied, Answer::duplicate()))
+                Ok(Settled {
+                    kept: kept.clone(),
+                    ..Settled::answer(End::Applied, Answer::again(kept))
+                })
             }
             Entered::PlaceTaken => {
                 self.refuse(open, "place_taken", Answer::place_taken())
@@ -250,6 +260,15 @@ impl<DB: Backend> Job<'_, DB> {
                 Ok(Settled::failed(Answer::duplicate()))
             }
         }
+    }
+
+    /// The first answer, where the source stores them.
+    async fn kept(&self, open: &mut Open<'_, DB>) -> Result<Option<Arc<Kept>>, Stop> {
+        if self.source.answer_limit().is_none() {
+            return Ok(None);
+        }
+        let kept = DB::answer(open.conn(), &self.shared.sql, self.key());
+        within(self.deadline, async { Ok(kept.await?) }).await
     }
 
     async fn park<R>(&self, mut open: Open<'_, DB>, waiting_for: i64) -> Result<Settled<R>, Stop> {

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use super::{BoxFuture, Job, Run, Settled, Stop, is_retryable, within};
 use crate::answer::Answer;
 use crate::event::{Delivery, Origin, Outcome, Verdict};
 use crate::fail::at;
+use crate::kept::{Collect, Collected, Kept};
 use crate::queue::End;
 use crate::store::{Attempt, Backend, Fault, Reason, State};
 
@@ -49,6 +51,9 @@ impl<DB: Backend> Job<'_, DB> {
         let mut request = self.request.clone();
         request.extensions_mut().insert(lent.clone());
         request.extensions_mut().insert(delivery.clone());
+        if self.source.answer_limit().is_some() {
+            request.extensions_mut().insert(Collect);
+        }
 
         let answered = timeout_at(self.deadline, caught(|| handler.run(request))).await;
         let kept = !open.reclaim(&lent);
@@ -160,6 +165,7 @@ impl<DB: Backend> Job<'_, DB> {
                 return Ok(Settled::handler_failed(LOST));
             }
         }
+        let kept = self.keep_answer(&mut open, &mut response).await?;
         self.shared.fail.reached(at::RELEASED).await?;
         match open.send_commit().await {
             Ok(()) => open.clean().await,
@@ -180,7 +186,29 @@ impl<DB: Backend> Job<'_, DB> {
         if !response.status().is_success() {
             *response.status_mut() = StatusCode::OK;
         }
-        Ok(Settled::handler(End::Applied, Outcome::Applied, response))
+        Ok(Settled {
+            kept,
+            ..Settled::handler(End::Applied, Outcome::Applied, response)
+        })
+    }
+
+    /// Stores the answer in the transaction that it goes out with. After RELEASE: only now it is known to be ours still.
+    async fn keep_answer<R>(
+        &self,
+        open: &mut Open<'_, DB>,
+        response: &mut Response<R>,
+    ) -> Result<Option<Arc<Kept>>, Stop> {
+        let Some(limit) = self.source.answer_limit() else {
+            return Ok(None);
+        };
+        let Some(Collected(body)) = response.extensions_mut().remove::<Collected>() else {
+            return Ok(None);
+        };
+        let kept = Kept::of(response, &body, limit);
+        let (conn, sql, at) = (open.conn(), &self.shared.sql, self.shared.clock.now());
+        let stored = DB::insert_answer(conn, sql, self.key(), &kept, at);
+        within(self.deadline, async { Ok(stored.await?) }).await?;
+        Ok(Some(kept))
     }
 
     /// The handler's terminal verdict: nothing of its work, and a dead letter in the same transaction (§4.13).
@@ -223,9 +251,10 @@ impl<DB: Backend> Job<'_, DB> {
     ) -> Result<Settled<R>, Stop> {
         let found = DB::lock_event(open.conn(), &self.shared.sql, self.key());
         let found = within(self.deadline, async { Ok(found.await?) }).await?;
+        let kept = self.kept(&mut open).await?;
         open.roll_back(self.deadline).await?;
         Ok(match found.map(|known| known.state) {
-            Some(State::Applied) => Settled::answer(End::Applied, Answer::duplicate()),
+            Some(State::Applied) => Settled::answer(End::Applied, Answer::again(kept)),
             Some(State::Dead) => rejected(response),
             _ => Settled::failed(Answer::unavailable(
                 "another delivery of this event is at work",

@@ -14,10 +14,11 @@ use super::group;
 use crate::answer::Answer;
 use crate::dispatch::{Job, Reply, Run, Settled, patience};
 use crate::door::Passed;
-use crate::envelope::{Envelope, Fingerprint, Reading};
+use crate::envelope::{Envelope, Reading};
 use crate::event::{Origin, Outcome};
 use crate::order::worker::{self, Work};
 use crate::queue::{End, Joined, Landing};
+use crate::recent::Seen;
 use crate::request;
 use crate::shared::Shared;
 use crate::source::SourceState;
@@ -175,9 +176,7 @@ impl<DB: Backend> Live<'_, DB> {
         let epoch = shared.recent.epoch();
         let settled = self.lead(handler).await;
         if settled.end == End::Applied {
-            shared
-                .recent
-                .remember(epoch, &name, event_id, self.envelope.print());
+            shared.remember(epoch, self.source, self.envelope, settled.kept.as_ref());
             self.wake();
         }
         leader.land(settled.end);
@@ -198,7 +197,15 @@ impl<DB: Backend> Live<'_, DB> {
         };
         let same = landing.fingerprint == self.envelope.print();
         match landing.end {
-            End::Applied => self.known_applied(landing.fingerprint).await,
+            End::Applied => {
+                let (name, id) = (self.source.name_arc(), self.envelope.event_id.as_arc());
+                let seen = self.shared.recent.find(&name, id);
+                self.known_applied(seen.unwrap_or(Seen {
+                    fingerprint: landing.fingerprint,
+                    kept: None,
+                }))
+                .await
+            }
             End::Parked { waiting_for } if same => Answer::parked(waiting_for),
             End::Parked { waiting_for } => match self.other_content().await {
                 Some(refusal) => refusal,
@@ -215,13 +222,26 @@ impl<DB: Backend> Live<'_, DB> {
         }
     }
 
-    async fn known_applied(&self, seen: Fingerprint) -> Answer {
-        if seen != self.envelope.print()
+    async fn known_applied(&self, seen: Seen) -> Answer {
+        if seen.fingerprint != self.envelope.print()
             && let Some(refusal) = self.other_content().await
         {
             return refusal;
         }
-        Answer::duplicate()
+        if seen.kept.is_some() || self.source.answer_limit().is_none() {
+            return Answer::again(seen.kept);
+        }
+        let stored = async {
+            let mut conn = self.shared.statements(self.deadline).await?;
+            let kept = DB::answer(&mut conn, &self.shared.sql, self.key()).await;
+            let kept = conn.done(kept).await;
+            kept.map_err(|error| self.database_failed(&error))
+        };
+        match timeout_at(self.deadline, stored).await {
+            Ok(Ok(kept)) => Answer::again(kept),
+            Ok(Err(answer)) => answer,
+            Err(_) => Answer::unavailable("the delivery's time is spent"),
+        }
     }
 
     /// A known id with other content: the refusal, once it is in the audit table; nothing where the policy is to note.
@@ -305,7 +325,8 @@ impl<DB: Backend> Live<'_, DB> {
     /// One statement, outside any transaction: what the database knows already (§2.4).
     async fn look<R>(&self) -> Result<Option<Settled<R>>, Answer> {
         let mut conn = self.shared.statements(self.deadline).await?;
-        let known = DB::known(&mut conn, &self.shared.sql, self.key()).await;
+        let kept = self.source.answer_limit().is_some();
+        let known = DB::known(&mut conn, &self.shared.sql, self.key(), kept).await;
         let known = conn.done(known).await;
         let Some(known) = known.map_err(|error| self.database_failed(&error))? else {
             return Ok(None);
@@ -325,7 +346,10 @@ impl<DB: Backend> Live<'_, DB> {
             )));
         }
         Ok(Some(match waiting_for {
-            None => Settled::answer(End::Applied, Answer::duplicate()),
+            None => Settled {
+                kept: known.kept.clone(),
+                ..Settled::answer(End::Applied, Answer::again(known.kept))
+            },
             Some(waiting_for) => {
                 Settled::answer(End::Parked { waiting_for }, Answer::parked(waiting_for))
             }

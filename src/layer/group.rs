@@ -26,7 +26,8 @@ pub(super) async fn answer<DB: Backend, R>(
     shared.generation();
     let known = |arrival: &Arrival| {
         let envelope = &arrival.envelope;
-        shared.recent.find(&name, envelope.event_id.as_arc()) == Some(envelope.print())
+        let seen = shared.recent.find(&name, envelope.event_id.as_arc());
+        seen.is_some_and(|seen| seen.fingerprint == envelope.print())
     };
     if arrivals.iter().all(known) {
         return Reply::Inbox(Answer::duplicate());
@@ -58,9 +59,7 @@ pub(super) async fn answer<DB: Backend, R>(
     }
     if end == End::Applied {
         for Arrival { envelope, .. } in arrivals {
-            shared
-                .recent
-                .remember(epoch, &name, envelope.event_id.as_arc(), envelope.print());
+            shared.remember(epoch, source, envelope, None);
         }
     }
     settled.reply

@@ -146,7 +146,6 @@ async fn one<DB: Backend>(
     let Some((envelope, request, leader)) = event else {
         return unreadable(shared, source, &head, lease).await;
     };
-    let name = source.name_arc();
     let job = Job {
         shared,
         source,
@@ -162,9 +161,7 @@ async fn one<DB: Backend>(
     let epoch = shared.recent.epoch();
     let settled = job.run(&mut Draining(target)).await;
     if settled.end == End::Applied {
-        shared
-            .recent
-            .remember(epoch, &name, envelope.event_id.as_arc(), envelope.print());
+        shared.remember(epoch, source, &envelope, settled.kept.as_ref());
     }
     let outcome = match &settled.reply {
         Reply::Handler(outcome, _) => *outcome,

@@ -167,10 +167,9 @@ async fn purge<DB: Backend>(
                 let mut conn = shared.acquire_statements().await?;
                 let purged = async {
                     let fences = DB::purge_fences(&mut conn, sql, name, now, BATCH).await?;
-                    Ok((
-                        DB::purge(&mut conn, sql, name, before, BATCH).await?,
-                        fences,
-                    ))
+                    let answers = DB::purge_answers(&mut conn, sql, name, before, BATCH).await?;
+                    let events = DB::purge(&mut conn, sql, name, before, BATCH).await?;
+                    Ok((events, fences.max(answers)))
                 };
                 let purged = purged.await;
                 conn.done(purged).await

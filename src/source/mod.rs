@@ -26,6 +26,8 @@ const BACKOFF: [Duration; 6] = [
 ];
 /// The attempts of §5.5.
 const MAX_ATTEMPTS: u32 = 10;
+/// Of one answer: what answers to webhooks never need.
+const ANSWER_LIMIT: usize = 64 * 1024;
 /// Attempts in a row that ended with their process: a deploy that kills may meet the same event twice.
 const MAX_CRASHES: u32 = 5;
 /// Events of one source that may be parked or dead.
@@ -54,6 +56,8 @@ pub struct Source {
     keep_headers: Vec<HeaderName>,
     keep_rejected: bool,
     allow_gone: bool,
+    store_answers: bool,
+    answer_limit: usize,
     unfenced: bool,
     elements: Option<Elements>,
     recovery_window: Option<Duration>,
@@ -100,6 +104,8 @@ impl Source {
             name: name.into(),
             scheme: preset.scheme(),
             mapping: preset.mapping(),
+            store_answers: preset.stores_answers,
+            answer_limit: ANSWER_LIMIT,
             preset,
             secrets: SecretsFrom::Unset,
             tolerance: Tolerance::default(),
@@ -220,6 +226,25 @@ impl Source {
     /// endpoint on a 410.
     pub fn allow_gone(mut self, allow: bool) -> Self {
         self.allow_gone = allow;
+        self
+    }
+
+    /// Whether a duplicate is answered with the first answer again, as the IETF's Idempotency-Key draft has it: status,
+    /// headers and body as of the run that committed, live or drained, with `Inbox-Outcome: duplicate`. The answer is read
+    /// whole and stored in the same transaction. Not kept: hop-by-hop headers, `Set-Cookie`, credentials, `Date`. Only
+    /// answers that committed are stored: what failed may go better another time. Default: as the preset has it; on for
+    /// `brief`.
+    ///
+    /// Not together with [`Source::elements`]: refused at build.
+    pub fn store_answers(mut self, store: bool) -> Self {
+        self.store_answers = store;
+        self
+    }
+
+    /// The largest answer's body that is stored, in bytes. A larger one goes out whole the first time; a duplicate of it
+    /// gets `already_processed`, and is not processed again either. Default: 64 KiB.
+    pub fn answer_limit(mut self, bytes: usize) -> Self {
+        self.answer_limit = bytes;
         self
     }
 

@@ -80,6 +80,11 @@ impl SourceState {
                     .into(),
             );
         }
+        if source.elements.is_some() && source.store_answers {
+            return refuse(
+                "a request with several events has one answer, which is no event's own: `.store_answers(false)`".into(),
+            );
+        }
         if !(0..=1).contains(&source.mapping.first_sequence()) {
             return refuse("the first sequence must be 0 or 1".into());
         }
@@ -238,6 +243,13 @@ impl SourceState {
 
     pub(crate) fn keeps_rejected(&self) -> bool {
         self.source.keep_rejected
+    }
+
+    /// The largest body of an answer that is kept for duplicates; nothing if none is.
+    pub(crate) fn answer_limit(&self) -> Option<usize> {
+        self.source
+            .store_answers
+            .then_some(self.source.answer_limit)
     }
 
     pub(crate) fn allows_gone(&self) -> bool {

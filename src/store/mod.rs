@@ -18,6 +18,7 @@ pub mod sqlite;
 mod types;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
@@ -27,6 +28,7 @@ use tokio::time::Instant;
 
 use crate::clock::Timestamp;
 use crate::error::BuildError;
+use crate::kept::Kept;
 pub(crate) use sql::Sql;
 pub(crate) use types::*;
 
@@ -142,11 +144,13 @@ pub trait Backend: Database + sealed::Sealed {
         Self::TransactionManager::get_transaction_depth(conn)
     }
 
+    /// `kept`: the first answer too.
     #[doc(hidden)]
     fn known(
         conn: &mut Self::Connection,
         sql: &Sql,
         key: Key<'_>,
+        kept: bool,
     ) -> impl Future<Output = Result<Option<Known>>> + Send;
     /// What is known, with the event's row locked: for the transaction.
     #[doc(hidden)]
@@ -370,6 +374,30 @@ pub trait Backend: Database + sealed::Sealed {
         before: Timestamp,
         now: Timestamp,
     ) -> impl Future<Output = Result<bool>> + Send;
+    /// The first answer to an event, in the transaction that applies it.
+    #[doc(hidden)]
+    fn insert_answer(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        kept: &Kept,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<()>> + Send;
+    #[doc(hidden)]
+    fn answer(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+    ) -> impl Future<Output = Result<Option<Arc<Kept>>>> + Send;
+    /// Removes up to `limit` answers that were given before `before`.
+    #[doc(hidden)]
+    fn purge_answers(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        before: Timestamp,
+        limit: i64,
+    ) -> impl Future<Output = Result<u64>> + Send;
     /// Removes up to `limit` applied rows that were decided before `before`.
     #[doc(hidden)]
     fn purge(

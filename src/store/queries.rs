@@ -25,8 +25,10 @@ macro_rules! statements_of_backend {
             conn: &mut Self::Connection,
             sql: &Sql,
             key: Key<'_>,
+            kept: bool,
         ) -> Result<Option<Known>> {
-            let row = sqlx::query(sql.known.clone())
+            let statement = if kept { &sql.known_kept } else { &sql.known };
+            let row = sqlx::query(statement.clone())
                 .persistent(sql.named)
                 .bind(key.source)
                 .bind(key.event_id)
@@ -41,6 +43,7 @@ macro_rules! statements_of_backend {
                     reason: Reason::from_column(row.try_get(4)?)?,
                     next_sequence: row.try_get(5)?,
                     has_yielded: text(&row, 6)?.is_some(),
+                    kept: if kept { kept_answer(&row, 7)? } else { None },
                 })
             })
             .transpose()
@@ -66,6 +69,7 @@ macro_rules! statements_of_backend {
                 reason: None,
                 next_sequence: None,
                 has_yielded: text(&row, 4)?.is_some(),
+                kept: None,
             };
             if known.state == State::Dead {
                 let row = sqlx::query(sql.pending_reason.clone())
@@ -612,6 +616,69 @@ macro_rules! statements_of_backend {
             Ok(stale > 0)
         }
 
+        async fn insert_answer(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            kept: &Kept,
+            at: Timestamp,
+        ) -> Result<()> {
+            // Twice at most: one of the same id may be left whose event has been purged.
+            for _ in 0..2 {
+                let done = sqlx::query(sql.insert_answer.clone())
+                    .persistent(sql.named)
+                    .bind(key.source)
+                    .bind(key.event_id)
+                    .bind(at.as_micros())
+                    .bind(i64::from(kept.status))
+                    .bind(&*kept.headers)
+                    .bind(kept.body.as_deref())
+                    .execute(&mut *conn)
+                    .await;
+                if inserted(done.map(|done| done.rows_affected()))? {
+                    return Ok(());
+                }
+                sqlx::query(sql.delete_answer.clone())
+                    .persistent(sql.named)
+                    .bind(key.source)
+                    .bind(key.event_id)
+                    .execute(&mut *conn)
+                    .await?;
+            }
+            Ok(())
+        }
+
+        async fn answer(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+        ) -> Result<Option<Arc<Kept>>> {
+            let row = sqlx::query(sql.answer.clone())
+                .persistent(sql.named)
+                .bind(key.source)
+                .bind(key.event_id)
+                .fetch_optional(conn)
+                .await?;
+            row.map_or(Ok(None), |row| kept_answer(&row, 0))
+        }
+
+        async fn purge_answers(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            before: Timestamp,
+            limit: i64,
+        ) -> Result<u64> {
+            let done = sqlx::query(sql.purge_answers.clone())
+                .persistent(sql.named)
+                .bind(source)
+                .bind(before.as_micros())
+                .bind(limit)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected())
+        }
+
         async fn purge(
             conn: &mut Self::Connection,
             sql: &Sql,
@@ -644,6 +711,20 @@ pub(crate) use statements_of_backend;
 /// A row of `due_head` and `due_event`. A macro's, since what a driver's row decodes to cannot be said in general.
 macro_rules! pending_row {
     ($row:ty) => {
+        /// Three columns from `at` on, as the statements with answers have them.
+        fn kept_answer(row: &$row, at: usize) -> Result<Option<Arc<Kept>>> {
+            let Some(status) = row.try_get::<Option<i64>, _>(at)? else {
+                return Ok(None);
+            };
+            let status = u16::try_from(status)
+                .map_err(|_| sqlx::Error::Decode("a status is out of range".into()))?;
+            Ok(Some(Arc::new(Kept {
+                status,
+                headers: row.try_get::<Vec<u8>, _>(at + 1)?.into(),
+                body: row.try_get::<Option<Vec<u8>>, _>(at + 2)?.map(Into::into),
+            })))
+        }
+
         fn pending(row: &$row) -> Result<Pending> {
             Ok(Pending {
                 event_id: required(text(row, 0)?)?,

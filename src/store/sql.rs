@@ -84,6 +84,21 @@ statements! {
         LEFT JOIN {p}pending p ON p.source = e.source AND p.event_id = e.event_id
         LEFT JOIN {p}cursor c ON c.source = e.source AND c.correlation_id = e.correlation_id
         WHERE e.source = ? AND e.event_id = ?";
+    known_kept = "SELECT CAST(e.state AS {bigint}), e.fingerprint, e.correlation_id, e.sequence,
+            CAST(p.reason AS {bigint}), c.next_sequence, e.yielded_to,
+            CAST(a.status AS {bigint}), a.headers, a.body
+        FROM {p}event e
+        LEFT JOIN {p}pending p ON p.source = e.source AND p.event_id = e.event_id
+        LEFT JOIN {p}cursor c ON c.source = e.source AND c.correlation_id = e.correlation_id
+        LEFT JOIN {p}answer a ON a.source = e.source AND a.event_id = e.event_id
+        WHERE e.source = ? AND e.event_id = ?";
+    insert_answer = "INSERT INTO {p}answer (source, event_id, at, status, headers, body)
+        VALUES (?, ?, ?, ?, ?, ?){on_conflict}";
+    delete_answer = "DELETE FROM {p}answer WHERE source = ? AND event_id = ?";
+    answer = "SELECT CAST(status AS {bigint}), headers, body FROM {p}answer WHERE source = ? AND event_id = ?";
+    purge_answers = "{delete_answers} (
+            SELECT source, event_id FROM {p}answer WHERE source = ? AND at < ?
+            ORDER BY at LIMIT ?{skip_locked}) AS batch{batch_of_answers}";
     // Inside one: the event's row is locked first. A plain SELECT here would fix MySQL's snapshot before the cursor is
     // locked, and the handler would read its predecessor's old values (§4.7).
     lock_event = "SELECT CAST(state AS {bigint}), fingerprint, correlation_id, sequence, yielded_to FROM {p}event
@@ -202,6 +217,10 @@ fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
         text.replace("{table}", "{p}event")
             .replace("{key}", "event_id")
     };
+    let answers = |text: &str| {
+        text.replace("{table}", "{p}answer")
+            .replace("{key}", "event_id")
+    };
     let fences = |text: &str| {
         text.replace("{table}", "{p}fence")
             .replace("{key}", "digest")
@@ -209,6 +228,8 @@ fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
     let text = text
         .replace("{delete_events}", &events(batch.before))
         .replace("{batch_of_events}", &events(batch.behind))
+        .replace("{delete_answers}", &answers(batch.before))
+        .replace("{batch_of_answers}", &answers(batch.behind))
         .replace("{delete_fences}", &fences(batch.before))
         .replace("{batch_of_fences}", &fences(batch.behind))
         .replace("{skip_locked}", batch.skip_locked)

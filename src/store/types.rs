@@ -1,8 +1,11 @@
 //! Plain data that goes into and comes out of statements.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::clock::Timestamp;
+use crate::kept::Kept;
 
 /// An event's identity: (source, event id).
 #[derive(Clone, Copy, Debug)]
@@ -137,6 +140,8 @@ pub struct Known {
     pub next_sequence: Option<i64>,
     /// Another event id has its place in the stream now.
     pub has_yielded: bool,
+    /// Its first answer, where answers are stored.
+    pub kept: Option<Arc<Kept>>,
 }
 
 impl Known {

@@ -46,5 +46,6 @@ mod secrets;
 mod sessions;
 mod settings;
 mod statements;
+mod stored_answers;
 mod tenants;
 mod verdicts;

@@ -82,7 +82,6 @@ fn a_setting_of_a_later_version_is_refused() {
         ("CONSOLE_TOKEN", "hush"),
         ("CONSOLE_ACTIONS", "1"),
         ("DEFERRED", "kudos"),
-        ("STORE_RESPONSES", "1"),
         ("FIRST_SEQUENCE", "adopt"),
     ];
     for (variable, value) in cases {

@@ -1,0 +1,16 @@
+-- tower-inbox, MySQL 8 and MariaDB, version 3: stored answers.
+
+-- Apart from the events' rows, which stay narrow. Of sources that answer duplicates with the first answer; removed with
+-- the event's row, or after it.
+CREATE TABLE tower_inbox_answer (
+    source   VARBINARY(64)  NOT NULL,
+    event_id VARBINARY(255) NOT NULL,
+    at       BIGINT         NOT NULL,
+    status   SMALLINT       NOT NULL,
+    headers  MEDIUMBLOB     NOT NULL, -- `name: value` lines, CRLF
+    body     LONGBLOB,              -- NULL: too large to be kept, or erased
+    PRIMARY KEY (source, event_id)
+) ENGINE = InnoDB;
+
+-- Retention finds its rows by this.
+CREATE INDEX tower_inbox_answer_at ON tower_inbox_answer (source, at);

@@ -1,0 +1,16 @@
+-- tower-inbox, SQLite, version 3: stored answers.
+
+-- Apart from the events' rows, which stay narrow. Of sources that answer duplicates with the first answer; removed with
+-- the event's row, or after it.
+CREATE TABLE tower_inbox_answer (
+    source   TEXT NOT NULL,
+    event_id TEXT NOT NULL,
+    at       INTEGER NOT NULL,
+    status   INTEGER NOT NULL,
+    headers  BLOB NOT NULL, -- `name: value` lines, CRLF
+    body     BLOB,          -- NULL: too large to be kept, or erased
+    PRIMARY KEY (source, event_id)
+) STRICT, WITHOUT ROWID;
+
+-- Retention finds its rows by this.
+CREATE INDEX tower_inbox_answer_at ON tower_inbox_answer (source, at);
