@@ -130,6 +130,12 @@ impl Answer {
         }
     }
 
+    /// Its owner has deregistered the source (§3): never for another reason, since producers pause the endpoint on it.
+    pub(crate) fn gone() -> Self {
+        let detail = "this endpoint was deregistered by its owner";
+        Self::problem(StatusCode::GONE, Outcome::Rejected, detail)
+    }
+
     pub(crate) fn bad_request(detail: impl Into<String>) -> Self {
         Self::problem(StatusCode::BAD_REQUEST, Outcome::Rejected, detail)
     }

@@ -15,8 +15,9 @@ use crate::dispatch::Release;
 use crate::error::{BuildError, BuildErrorKind, OperatorError};
 use crate::fail::FailPoints;
 use crate::order::Worker;
-use crate::order::lease;
+use crate::order::purge::{self, NotPurged};
 use crate::order::worker::{self, Work};
+use crate::order::{Purged, lease, upkeep};
 use crate::queue::Waiting;
 use crate::recent::Recent;
 use crate::shared::{Incarnation, Shared};
@@ -122,6 +123,23 @@ impl<DB: Backend> Inbox<DB> {
             worker::wake(&self.shared, Work::Event { source, event_id });
         }
         Ok(released)
+    }
+
+    /// Removes now what is older than the retention of a source, as the worker does from time to time: rows of applied
+    /// events, and what belongs to them. Small batches, so that deliveries get in; cursors stay (§7.2).
+    ///
+    /// # Errors
+    /// If there is no such source, the database could not be asked, or its clock and this process's are 5 minutes apart.
+    pub async fn purge(&self, source: &str) -> Result<Purged, OperatorError> {
+        let Some(state) = self.shared.find_source(source).await else {
+            return Err(OperatorError::busy("there is no source of this name"));
+        };
+        purge::run(&self.shared, &state)
+            .await
+            .map_err(|error| match error {
+                NotPurged::Database(error) => OperatorError::database(error),
+                apart => OperatorError::busy(&apart.to_string()),
+            })
     }
 
     /// Whether the database answers, within `patience`: for a health check.
@@ -337,6 +355,7 @@ impl<DB: Backend> InboxBuilder<DB> {
                 generation: 0,
             }),
         });
+        upkeep::learn_who_is_gone(&shared).await?;
         if !DB::CHEAP_INCARNATION {
             shared.runtime.spawn(watcher.run(Arc::downgrade(&shared)));
         }

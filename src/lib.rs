@@ -111,6 +111,7 @@ pub use event::{Delivery, Origin, Outcome, Verdict};
 #[doc(hidden)]
 pub use fail::FailPoints;
 pub use inbox::{Inbox, InboxBuilder};
+pub use order::Purged;
 pub use preset::Preset;
 pub use source::Source;
 pub use store::Backend;

@@ -1,4 +1,4 @@
--- tower-inbox, PostgreSQL, version 3: stored answers.
+-- tower-inbox, PostgreSQL, version 3: stored answers, deregistered sources.
 
 -- Apart from the events' rows, which stay narrow. Of sources that answer duplicates with the first answer; removed with
 -- the event's row, or after it.
@@ -14,3 +14,10 @@ CREATE TABLE tower_inbox_answer (
 
 -- Retention finds its rows by this.
 CREATE INDEX tower_inbox_answer_at ON tower_inbox_answer (source, at);
+
+-- Sources that their owner has deregistered at some time.
+CREATE TABLE tower_inbox_source (
+    source     TEXT COLLATE "C" NOT NULL PRIMARY KEY,
+    gone       SMALLINT         NOT NULL, -- 1: verified deliveries get 410
+    changed_at BIGINT           NOT NULL
+);

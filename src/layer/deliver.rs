@@ -59,6 +59,10 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
     } = passed.await?;
     // From here on the delivery counts as verified, and other limits bound it.
     drop(reserved);
+    if source.is_gone() {
+        refused(&"the source is deregistered");
+        return Err(Answer::gone());
+    }
     let view =
         RequestView::new(&parts.method, &parts.uri, &parts.headers, &body).with_url(door.url);
     let bodies = match source.elements() {

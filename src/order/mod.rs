@@ -5,12 +5,14 @@
 
 mod drain;
 pub(crate) mod lease;
-mod upkeep;
+pub(crate) mod purge;
+pub(crate) mod upkeep;
 pub(crate) mod worker;
 
 use std::future::Future;
 use std::time::Duration;
 
+pub use purge::Purged;
 pub(crate) use worker::Worker;
 
 /// For a connection and a statement or two of the worker's own. A network can lose them without a word, and nobody else

@@ -4,9 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::in_time;
+use super::purge::{self, NotPurged};
 use crate::dispatch::Bury;
 use crate::shared::Shared;
 use crate::source::SourceState;
@@ -21,14 +22,13 @@ const MOST_OVERTAKEN: u32 = 8;
 /// Expiry and purge run at least this often, and twice within their setting.
 const SWEEP_AT_MOST: Duration = Duration::from_secs(60);
 const SWEEP_AT_LEAST: Duration = Duration::from_millis(100);
-/// Rows of one statement: short enough to hold up nobody.
+/// Events of one page.
 const BATCH: i64 = 500;
-/// Between two batches, so that deliveries get in.
-const BREATH: Duration = Duration::from_millis(50);
 
 pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
     let mut next: HashMap<(&'static str, Arc<str>), Instant> = HashMap::new();
     let mut next_sample = Instant::now();
+    let mut next_audit = Instant::now();
     let mut reported = HashSet::new();
     let mut overtaken = 0;
     loop {
@@ -45,6 +45,12 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
                 let pause = if current { SAMPLE_EVERY } else { SAMPLE_AGAIN };
                 next_sample = Instant::now() + pause;
             }
+            if Instant::now() >= next_audit {
+                if let Err(error) = purge::audit(&shared).await {
+                    tracing::warn!(%error, "a sweep of the audit table failed; it is tried again");
+                }
+                next_audit = Instant::now() + SWEEP_AT_MOST;
+            }
             for source in &every_source(&shared) {
                 for (task, setting) in [
                     ("expire", source.recovery_window()),
@@ -57,8 +63,8 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
                         continue;
                     }
                     let done = match task {
-                        "expire" => expire(&shared, source).await,
-                        _ => purge(&shared, source).await,
+                        "expire" => expire(&shared, source).await.map_err(NotPurged::from),
+                        _ => purge::run(&shared, source).await.map(drop),
                     };
                     if let Err(error) = done {
                         tracing::warn!(source = source.name(), task, %error, "a sweep failed; it is tried again");
@@ -142,55 +148,16 @@ async fn expire<DB: Backend>(
     }
 }
 
-/// Removes the rows of events that were applied longer ago than the retention, in small batches (§7.1).
-async fn purge<DB: Backend>(
-    shared: &Arc<Shared<DB>>,
-    source: &SourceState,
-) -> Result<(), sqlx::Error> {
-    let now = shared.clock.now();
-    let before = now.minus(source.retention());
-    let stale = in_time(async {
+/// Another process, or the command line, may have deregistered a source, or armed it again.
+pub(crate) async fn learn_who_is_gone<DB: Backend>(shared: &Shared<DB>) -> Result<(), sqlx::Error> {
+    let gone = in_time(async {
         let mut conn = shared.acquire_statements().await?;
-        let stale = DB::stale(&mut conn, &shared.sql, source.name(), before, now).await;
-        conn.done(stale).await
-    });
-    if !stale.await? {
-        return Ok(());
-    }
-    let mut removed = 0;
-    loop {
-        let (batch, fences) = {
-            // On a database with one writer, a batch waits for its turn like everybody else.
-            let _turn = shared.turn().await;
-            let (sql, name, now) = (&shared.sql, source.name(), shared.clock.now());
-            in_time(async {
-                let mut conn = shared.acquire_statements().await?;
-                let purged = async {
-                    let fences = DB::purge_fences(&mut conn, sql, name, now, BATCH).await?;
-                    let answers = DB::purge_answers(&mut conn, sql, name, before, BATCH).await?;
-                    let events = DB::purge(&mut conn, sql, name, before, BATCH).await?;
-                    Ok((events, fences.max(answers)))
-                };
-                let purged = purged.await;
-                conn.done(purged).await
-            })
-            .await?
-        };
-        removed += batch;
-        // Fences expire sooner than rows, and there may be more of them to go.
-        if batch.max(fences) < BATCH.unsigned_abs() || shared.worker.stopped() {
-            break;
-        }
-        sleep(BREATH).await;
-    }
-    if removed > 0 {
-        metrics::counter!("inbox_purged_rows_total", "source" => source.name_shared())
-            .increment(removed);
-        tracing::info!(
-            source = source.name(),
-            removed,
-            "removed rows of applied events"
-        );
+        let gone = DB::gone_sources(&mut conn, &shared.sql).await;
+        conn.done(gone).await
+    })
+    .await?;
+    for source in every_source(shared) {
+        source.set_gone(gone.iter().any(|name| name == source.name()));
     }
     Ok(())
 }
@@ -212,6 +179,9 @@ async fn sample<DB: Backend>(
         let counts = DB::pending_counts(&mut conn, &shared.sql).await;
         conn.done(counts).await
     });
+    if let Err(error) = learn_who_is_gone(shared).await {
+        tracing::debug!(%error, "could not look which sources are deregistered");
+    }
     let counts = match counts.await {
         Ok(counts) => counts,
         Err(error) => {

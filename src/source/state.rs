@@ -44,6 +44,8 @@ pub(crate) struct SourceState {
     /// How often this process changed the two above.
     moves: AtomicU64,
     on_routes: AtomicBool,
+    /// Its owner has deregistered it, as far as is known here.
+    gone: AtomicBool,
     /// The event types that have a label of their own in the metrics.
     types: Mutex<HashSet<Arc<str>>>,
 }
@@ -152,6 +154,7 @@ impl SourceState {
             pending_bytes: AtomicI64::new(0),
             moves: AtomicU64::new(0),
             on_routes: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             source,
         })
     }
@@ -375,6 +378,14 @@ impl SourceState {
         self.pending.store(events, Ordering::Relaxed);
         self.pending_bytes.store(bytes, Ordering::Relaxed);
         true
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_gone(&self, gone: bool) {
+        self.gone.store(gone, Ordering::Relaxed);
     }
 
     /// Only a mounted router can say that no route was reached.

@@ -407,6 +407,39 @@ pub trait Backend: Database + sealed::Sealed {
         before: Timestamp,
         limit: i64,
     ) -> impl Future<Output = Result<u64>> + Send;
+    /// Sources that are deregistered.
+    #[doc(hidden)]
+    fn gone_sources(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+    ) -> impl Future<Output = Result<Vec<String>>> + Send;
+    #[doc(hidden)]
+    fn set_gone(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        gone: bool,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// The database's own clock.
+    #[doc(hidden)]
+    fn now(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+    ) -> impl Future<Output = Result<Timestamp>> + Send;
+    #[doc(hidden)]
+    fn stale_audit(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        before: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    #[doc(hidden)]
+    fn purge_audit(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        before: Timestamp,
+        limit: i64,
+    ) -> impl Future<Output = Result<u64>> + Send;
     /// One plain statement.
     #[doc(hidden)]
     fn run(

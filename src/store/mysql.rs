@@ -75,6 +75,7 @@ impl Backend for MySql {
             numbered: false,
             on_conflict: "",
             bigint: "SIGNED",
+            now: "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
             for_update: " FOR UPDATE",
             // `DELETE … IN (subquery)` walks through every row of the source here and locks each: it would wait for
             // deliveries in flight, and they for it. A join that begins with the batch finds its rows by their key; the

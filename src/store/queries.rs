@@ -696,6 +696,83 @@ macro_rules! statements_of_backend {
             Ok(done.rows_affected())
         }
 
+        async fn gone_sources(conn: &mut Self::Connection, sql: &Sql) -> Result<Vec<String>> {
+            let rows = sqlx::query(sql.gone_sources.clone())
+                .persistent(sql.named)
+                .fetch_all(conn)
+                .await?;
+            rows.iter().map(|row| required(text(row, 0)?)).collect()
+        }
+
+        async fn set_gone(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            gone: bool,
+            at: Timestamp,
+        ) -> Result<()> {
+            // Twice at most: somebody else may have been first.
+            for _ in 0..2 {
+                let done = sqlx::query(sql.set_gone.clone())
+                    .persistent(sql.named)
+                    .bind(i64::from(gone))
+                    .bind(at.as_micros())
+                    .bind(source)
+                    .execute(&mut *conn)
+                    .await?;
+                if done.rows_affected() > 0 {
+                    return Ok(());
+                }
+                let done = sqlx::query(sql.insert_gone.clone())
+                    .persistent(sql.named)
+                    .bind(source)
+                    .bind(i64::from(gone))
+                    .bind(at.as_micros())
+                    .execute(&mut *conn)
+                    .await;
+                if inserted(done.map(|done| done.rows_affected()))? {
+                    return Ok(());
+                }
+            }
+            Ok(())
+        }
+
+        async fn now(conn: &mut Self::Connection, sql: &Sql) -> Result<Timestamp> {
+            let row = sqlx::query(sql.now.clone())
+                .persistent(sql.named)
+                .fetch_one(conn)
+                .await?;
+            Ok(Timestamp::from_micros(row.try_get(0)?))
+        }
+
+        async fn stale_audit(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            before: Timestamp,
+        ) -> Result<bool> {
+            let row = sqlx::query(sql.stale_audit.clone())
+                .persistent(sql.named)
+                .bind(before.as_micros())
+                .fetch_one(conn)
+                .await?;
+            Ok(row.try_get::<i64, _>(0)? > 0)
+        }
+
+        async fn purge_audit(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            before: Timestamp,
+            limit: i64,
+        ) -> Result<u64> {
+            let done = sqlx::query(sql.purge_audit.clone())
+                .persistent(sql.named)
+                .bind(limit)
+                .bind(before.as_micros())
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected())
+        }
+
         async fn ping(conn: &mut Self::Connection, sql: &Sql) -> Result<()> {
             sqlx::query(sql.ping.clone())
                 .persistent(sql.named)

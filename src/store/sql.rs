@@ -13,6 +13,8 @@ pub(crate) struct Dialect {
     pub(crate) on_conflict: &'static str,
     /// The name that CAST knows a 64-bit integer by.
     pub(crate) bigint: &'static str,
+    /// The database's own clock, in microseconds since the epoch, as a 64-bit integer.
+    pub(crate) now: &'static str,
     /// Locks the rows of a SELECT. Empty where a transaction holds the whole database.
     pub(crate) for_update: &'static str,
     /// How a batch of rows that a subquery finds is deleted.
@@ -204,10 +206,18 @@ statements! {
             WHERE source = ? AND state = 1 AND decided_at < ? LIMIT 1) AS stale_rows) +
         (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}fence
             WHERE source = ? AND expires_at < ? LIMIT 1) AS stale_fences)";
+    now = "SELECT {now}";
+    stale_audit = "SELECT COUNT(*) FROM (SELECT at FROM {p}audit ORDER BY id LIMIT 1) AS oldest WHERE at < ?";
+    // By id, which is by age: the oldest are looked at, and no others.
+    purge_audit = "DELETE FROM {p}audit WHERE id IN (SELECT id FROM (
+            SELECT id, at FROM {p}audit ORDER BY id LIMIT ?) AS oldest WHERE at < ?)";
     // Applied and fenced rows only. The nesting is what makes one text do for every database, but for the verb.
     purge = "{delete_events} (
             SELECT source, event_id FROM {p}event WHERE source = ? AND state = 1 AND decided_at < ?
             ORDER BY decided_at LIMIT ?{skip_locked}) AS batch{batch_of_events}";
+    gone_sources = "SELECT source FROM {p}source WHERE gone = 1";
+    set_gone = "UPDATE {p}source SET gone = ?, changed_at = ? WHERE source = ?";
+    insert_gone = "INSERT INTO {p}source (source, gone, changed_at) VALUES (?, ?, ?){on_conflict}";
     ping = "SELECT 1 FROM {p}cursor WHERE source = '' AND correlation_id = ''";
 }
 
@@ -237,6 +247,7 @@ fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
         .replace("{claim_skip_locked}", dialect.update_claimed.skip_locked)
         .replace("{claim_between}", dialect.update_claimed.between)
         .replace("{claim_behind}", dialect.update_claimed.behind)
+        .replace("{now}", dialect.now)
         .replace("{p}", prefix)
         .replace("{on_conflict}", dialect.on_conflict)
         .replace("{for_update}", dialect.for_update)
@@ -265,6 +276,7 @@ mod tests {
             numbered: true,
             on_conflict: " ON CONFLICT DO NOTHING",
             bigint: "BIGINT",
+            now: "1",
             for_update: "",
             delete_batch: DeleteBatch::PLAIN,
             update_claimed: UpdateClaimed::PLAIN,

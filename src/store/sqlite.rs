@@ -119,6 +119,7 @@ impl Backend for Sqlite {
             numbered: false,
             on_conflict: " ON CONFLICT DO NOTHING",
             bigint: "INTEGER",
+            now: "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)",
             for_update: "",
             delete_batch: DeleteBatch::PLAIN,
             update_claimed: UpdateClaimed::PLAIN,

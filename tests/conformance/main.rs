@@ -30,6 +30,7 @@ mod fence;
 mod followers;
 mod identifiers;
 mod isolation;
+mod keeping;
 mod layers;
 #[cfg(feature = "failpoints")]
 mod lease_races;
