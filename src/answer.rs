@@ -68,6 +68,10 @@ impl Answer {
         Self::status(StatusCode::OK, Outcome::Duplicate, "fenced")
     }
 
+    pub(crate) fn superseded() -> Self {
+        Self::status(StatusCode::OK, Outcome::Duplicate, "superseded")
+    }
+
     pub(crate) fn parked(waiting_for: u64) -> Self {
         Self {
             status: StatusCode::ACCEPTED,

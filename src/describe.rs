@@ -25,6 +25,10 @@ pub(crate) fn metrics() {
         "Rows of applied events that retention removed, by source."
     );
     describe_counter!(
+        "inbox_superseded_total",
+        "Events that came after a later version of theirs, by source."
+    );
+    describe_counter!(
         "inbox_verified_total",
         "Verified deliveries by source and label of the secret."
     );

@@ -83,6 +83,11 @@ impl Delivery {
         self.shared.envelope.sequence.map(|sequence| sequence.get())
     }
 
+    /// The event's version among those of its correlation id, where its source applies what is newer.
+    pub fn version(&self) -> Option<i64> {
+        self.shared.envelope.version
+    }
+
     /// Whether the producer waits for the answer.
     pub fn origin(&self) -> Origin {
         self.shared.origin

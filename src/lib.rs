@@ -111,7 +111,7 @@ pub use event::{Delivery, Origin, Outcome, Verdict};
 pub use fail::FailPoints;
 pub use inbox::{Inbox, InboxBuilder};
 pub use preset::Preset;
-pub use source::Source;
+pub use source::{EqualVersions, Source};
 pub use store::Backend;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite;

@@ -29,6 +29,8 @@ pub(crate) enum End {
     },
     /// Held by the fence (§6.7).
     Fenced,
+    /// A later version was applied before it (§5.12).
+    Superseded,
     /// The handler's terminal verdict.
     Rejected(StatusCode),
     /// Anything else: those who waited do not run the handler again.

@@ -24,7 +24,7 @@ impl<DB: Backend> Job<'_, DB> {
                     return Ok(Entered::Fence { from: None });
                 }
                 return match self.place() {
-                    None => Ok(Entered::Run { from: None }),
+                    None => self.outrun(conn, None).await,
                     Some(place) => self.take_turn(conn, &place).await,
                 };
             }
@@ -78,6 +78,9 @@ impl<DB: Backend> Job<'_, DB> {
         if known.state == State::Fenced {
             return Ok(Entered::Fenced);
         }
+        if known.state == State::Superseded {
+            return Ok(Entered::Superseded);
+        }
         if known.has_yielded {
             return Ok(Entered::PlaceTaken);
         }
@@ -118,9 +121,7 @@ impl<DB: Backend> Job<'_, DB> {
             });
         }
         DB::delete_pending(conn, sql, self.key()).await?;
-        Ok(Entered::Run {
-            from: Some(known.state),
-        })
+        self.outrun(conn, Some(known)).await
     }
 
     /// Whether the same was signed under another id before (§6.7): after the id, before the cursor.

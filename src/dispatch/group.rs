@@ -42,13 +42,18 @@ impl<DB: Backend> Group<'_, DB> {
         let deadline = first.deadline;
         let mut open = Open::begin(first.shared, deadline).await?;
         let mut last = None;
-        let mut held = Vec::new();
+        let (mut held, mut superseded) = (Vec::new(), Vec::new());
         for job in self.0 {
             let from = match within(deadline, job.enter(&mut open)).await? {
                 Entered::Run { from } => from,
                 Entered::Fence { from } => {
                     within(deadline, job.hold(open.conn(), from)).await?;
                     held.push((job, from));
+                    continue;
+                }
+                Entered::Supersede { from } => {
+                    within(deadline, job.record_superseded(open.conn())).await?;
+                    superseded.push((job, from));
                     continue;
                 }
                 Entered::Duplicate {
@@ -64,6 +69,7 @@ impl<DB: Backend> Group<'_, DB> {
                 // Known already, in whatever way: nothing to do for this one.
                 Entered::Duplicate { .. }
                 | Entered::Fenced
+                | Entered::Superseded
                 | Entered::Park { .. }
                 | Entered::Parked { .. }
                 | Entered::SetAside
@@ -94,12 +100,22 @@ impl<DB: Backend> Group<'_, DB> {
             Some((from, response)) => first.settle(open, from, response).await?,
             None => {
                 open.commit(deadline).await?;
+                // What is new in it is older than what was applied.
+                if held.is_empty() && !superseded.is_empty() {
+                    for (job, from) in superseded {
+                        job.superseded(from);
+                    }
+                    return Ok(Settled::answer(End::Superseded, Answer::superseded()));
+                }
                 Settled::answer(End::Applied, Answer::duplicate())
             }
         };
         if settled.end == End::Applied {
             for (job, from) in held {
                 job.held(from);
+            }
+            for (job, from) in superseded {
+                job.superseded(from);
             }
         }
         Ok(settled)

@@ -3,6 +3,7 @@
 mod bury;
 mod enter;
 mod group;
+mod newer;
 mod open;
 mod release;
 mod retry;
@@ -132,6 +133,12 @@ enum Entered {
     },
     /// Held by the fence already.
     Fenced,
+    /// A later version was applied before it.
+    Supersede {
+        from: Option<State>,
+    },
+    /// That was found out already.
+    Superseded,
     /// Parked already, and it stays so.
     Parked {
         waiting_for: i64,
@@ -169,6 +176,7 @@ impl<DB: Backend> Job<'_, DB> {
             event_type: self.envelope.event_type.as_ref().map(|kind| kind.as_str()),
             correlation_id: self.envelope.correlation_id.as_ref().map(|id| id.as_str()),
             sequence: self.place().map(|place| place.sequence),
+            version: self.envelope.version,
             at: self.shared.clock.now(),
         }
     }
@@ -221,6 +229,11 @@ impl<DB: Backend> Job<'_, DB> {
             Entered::Fenced => {
                 open.roll_back(self.deadline).await?;
                 Ok(Settled::answer(End::Fenced, Answer::fenced()))
+            }
+            Entered::Supersede { from } => self.supersede(open, from).await,
+            Entered::Superseded => {
+                open.roll_back(self.deadline).await?;
+                Ok(Settled::answer(End::Superseded, Answer::superseded()))
             }
             Entered::Parked { waiting_for } => {
                 open.roll_back(self.deadline).await?;

@@ -227,6 +227,7 @@ impl<DB: Backend> Job<'_, DB> {
         Ok(match found.map(|known| known.state) {
             Some(State::Applied) => Settled::answer(End::Applied, Answer::duplicate()),
             Some(State::Dead) => rejected(response),
+            Some(State::Superseded) => Settled::answer(End::Superseded, Answer::superseded()),
             _ => Settled::failed(Answer::unavailable(
                 "another delivery of this event is at work",
             )),

@@ -166,7 +166,7 @@ impl<DB: Backend> Live<'_, DB> {
         // What is remembered may be of a database that is not there any more.
         shared.generation();
         if let Some(seen) = shared.recent.find(&name, event_id) {
-            return Reply::Inbox(self.known_applied(seen).await);
+            return Reply::Inbox(self.known_as(seen, Answer::duplicate()).await);
         }
         let leader = match shared.flights.join(&name, event_id, self.envelope.print()) {
             Joined::Follower(flight) => return Reply::Inbox(self.follow(flight).await),
@@ -198,13 +198,20 @@ impl<DB: Backend> Live<'_, DB> {
         };
         let same = landing.fingerprint == self.envelope.print();
         match landing.end {
-            End::Applied => self.known_applied(landing.fingerprint).await,
+            End::Applied => {
+                self.known_as(landing.fingerprint, Answer::duplicate())
+                    .await
+            }
             End::Parked { waiting_for } if same => Answer::parked(waiting_for),
             End::Parked { waiting_for } => match self.other_content().await {
                 Some(refusal) => refusal,
                 None => Answer::parked(waiting_for),
             },
             End::Fenced => Answer::fenced(),
+            End::Superseded => {
+                self.known_as(landing.fingerprint, Answer::superseded())
+                    .await
+            }
             // A redirect is the handler's own to give, with where to (§3).
             End::Rejected(status) if same && status.is_client_error() => {
                 Answer::same_verdict(status)
@@ -215,13 +222,14 @@ impl<DB: Backend> Live<'_, DB> {
         }
     }
 
-    async fn known_applied(&self, seen: Fingerprint) -> Answer {
+    /// For content that is known, this answer.
+    async fn known_as(&self, seen: Fingerprint, answer: Answer) -> Answer {
         if seen != self.envelope.print()
             && let Some(refusal) = self.other_content().await
         {
             return refusal;
         }
-        Answer::duplicate()
+        answer
     }
 
     /// A known id with other content: the refusal, once it is in the audit table; nothing where the policy is to note.
@@ -269,7 +277,7 @@ impl<DB: Backend> Live<'_, DB> {
             Ok(Ok(None)) => {}
         }
         let _lane = match &self.envelope.correlation_id {
-            Some(id) if self.envelope.sequence.is_some() => {
+            Some(id) if self.envelope.is_ordered() => {
                 let name = self.source.name_arc();
                 let lane = self.shared.lanes.enter(&name, id.as_arc());
                 match timeout_at(patience(self.deadline), lane).await {
@@ -308,11 +316,14 @@ impl<DB: Backend> Live<'_, DB> {
         let Some(known) = known.map_err(|error| self.database_failed(&error))? else {
             return Ok(None);
         };
-        let waiting_for = match self.standing(&known) {
+        let (end, answer) = match self.standing(&known) {
             Standing::Open => return Ok(None),
             Standing::Fenced => return Ok(Some(Settled::answer(End::Fenced, Answer::fenced()))),
-            Standing::Applied => None,
-            Standing::Waiting(next) => Some(next),
+            Standing::Applied => (End::Applied, Answer::duplicate()),
+            Standing::Superseded => (End::Superseded, Answer::superseded()),
+            Standing::Waiting(waiting_for) => {
+                (End::Parked { waiting_for }, Answer::parked(waiting_for))
+            }
         };
         if !self.source.same_content(self.envelope, &known)
             && let Some(refusal) = self.other_content().await
@@ -322,18 +333,14 @@ impl<DB: Backend> Live<'_, DB> {
                 refusal,
             )));
         }
-        Ok(Some(match waiting_for {
-            None => Settled::answer(End::Applied, Answer::duplicate()),
-            Some(waiting_for) => {
-                Settled::answer(End::Parked { waiting_for }, Answer::parked(waiting_for))
-            }
-        }))
+        Ok(Some(Settled::answer(end, answer)))
     }
 
     fn standing(&self, known: &Known) -> Standing {
         match (known.state, known.sequence, known.next_sequence) {
             (State::Applied, _, _) => Standing::Applied,
             (State::Fenced, _, _) => Standing::Fenced,
+            (State::Superseded, _, _) => Standing::Superseded,
             (_, Some(sequence), Some(next)) if known.is_waiting() && sequence > next => {
                 Standing::Waiting(next.unsigned_abs())
             }
@@ -377,6 +384,7 @@ enum Standing {
     Open,
     Applied,
     Fenced,
+    Superseded,
     Waiting(u64),
 }
 

@@ -47,9 +47,9 @@ pub(super) async fn answer<DB: Backend, R>(
         }
         Err(()) => Settled::failed(Answer::busy("deliveries in flight")),
     };
-    // The end of the request says the same of each of them, unless the fence may have held one.
+    // The end of the request says the same of each of them, unless the fence may have held one, or one was superseded.
     let end = match settled.end {
-        End::Applied if !source.is_fenced() => End::Applied,
+        End::Applied if !source.is_fenced() && source.applies_newer().is_none() => End::Applied,
         // Who waited for one of them comes again, and finds out.
         _ => End::Failed,
     };

@@ -138,9 +138,7 @@ async fn one<DB: Backend>(
         }
     };
     let _lane = match &envelope.correlation_id {
-        Some(id) if envelope.sequence.is_some() => {
-            Some(shared.lanes.enter(&name, id.as_arc()).await)
-        }
+        Some(id) if envelope.is_ordered() => Some(shared.lanes.enter(&name, id.as_arc()).await),
         _ => None,
     };
     // The turn may have been long in coming; the event's own time begins now.
@@ -204,6 +202,7 @@ fn readable(head: &Pending) -> Option<(Envelope, Request<Bytes>)> {
         Some(number) => Some(Sequence::new(number)?),
         None => None,
     };
+    envelope.version = head.version;
     Some((envelope, request::restore(&head.request)?))
 }
 
@@ -234,7 +233,7 @@ async fn judge<DB: Backend>(job: &Job<'_, DB>, head: &Pending, settled: &Settled
         event_id: job.envelope.event_id.as_str(),
     };
     match settled.end {
-        End::Applied => Step::Applied,
+        End::Applied | End::Superseded => Step::Applied,
         // Its dead letter is written: the cursor stays, and so does what waits behind it (§5.10).
         End::Rejected(_) => Step::Ended(Drained::Nothing),
         End::Parked { .. } | End::Fenced => Step::Ended(Drained::Nothing),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::HeaderName;
 
 use crate::door::{BODY_LIMIT, READ_TIMEOUT};
-use crate::envelope::{Elements, Mapping, Sequence};
+use crate::envelope::{Elements, Lookup, Mapping, Sequence};
 
 use crate::preset::Preset;
 use crate::verify::{JsonPath, Scheme, Secrets, Tolerance};
@@ -54,6 +54,7 @@ pub struct Source {
     allow_gone: bool,
     unfenced: bool,
     elements: Option<Elements>,
+    equal_versions: EqualVersions,
     recovery_window: Option<Duration>,
     revive_gaps: bool,
     backoff: Vec<Duration>,
@@ -62,6 +63,16 @@ pub struct Source {
     park_bytes: u64,
     retention: Option<Duration>,
     allow_short_retention: bool,
+}
+
+/// What becomes of an event whose version is the one that was applied last (§5.12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EqualVersions {
+    /// It is applied: equal times are not duplicates. The event that was applied last is then known again only as long as
+    /// its row is kept ([`Source::retention`]).
+    Apply,
+    /// It is superseded, as an older one is. For versions that count the changes of their entity.
+    Supersede,
 }
 
 /// Where the secrets come from.
@@ -109,6 +120,7 @@ impl Source {
             allow_gone: false,
             unfenced: false,
             elements: None,
+            equal_versions: EqualVersions::Apply,
             recovery_window: None,
             revive_gaps: true,
             backoff: BACKOFF.to_vec(),
@@ -241,6 +253,47 @@ impl Source {
     /// Refuses (400) events without a correlation id and a sequence. Default: they are applied unordered.
     pub fn require_order(mut self) -> Self {
         self.mapping = self.mapping.with_order_required();
+        self
+    }
+
+    /// For producers without gap-free numbers: an event is applied only if its version is greater than the last applied one
+    /// of its correlation id (§5.12). An older one is recorded, acknowledged with 200 `{"status":"superseded"}`, and never
+    /// handed over. There are no gaps, and nothing is parked for its order's sake.
+    ///
+    /// Says where both are, in place of the preset's own order. A version is an integer of 64 bits, or an RFC 3339 time,
+    /// which is compared as an instant in µs. Events that lack one of the two get 400.
+    ///
+    /// Fit for events that carry the whole state of their entity: those in between may never reach the handler.
+    ///
+    /// ```
+    /// use tower_inbox::{Preset, Source, envelope::Place};
+    ///
+    /// let stripe = Source::new("stripe", Preset::STRIPE)
+    ///     .secrets(["whsec_…"])
+    ///     .newer_than(Place::json("data.object.id"), Place::JsonInteger("created".into()));
+    /// ```
+    pub fn newer_than(
+        mut self,
+        correlation_id: impl Into<Lookup>,
+        version: impl Into<Lookup>,
+    ) -> Self {
+        let mapping = self.mapping.without_sequence();
+        self.mapping = mapping
+            .with_correlation_id(correlation_id)
+            .with_version(version);
+        self
+    }
+
+    /// What becomes of an event whose version is the one that was applied last of its correlation id. Default: it is
+    /// applied. Only with [`Source::newer_than`].
+    pub fn equal_versions(mut self, policy: EqualVersions) -> Self {
+        self.equal_versions = policy;
+        self
+    }
+
+    /// Where the parts of an envelope are, in place of what the preset says.
+    pub fn mapping(mut self, mapping: Mapping) -> Self {
+        self.mapping = mapping;
         self
     }
 

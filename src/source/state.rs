@@ -10,7 +10,7 @@ use metrics::SharedString;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 
-use super::{SecretsFrom, Source};
+use super::{EqualVersions, SecretsFrom, Source};
 use crate::clock::Timestamp;
 use crate::door::Door;
 use crate::envelope::{Elements, Envelope, Mapping, Sequence};
@@ -78,6 +78,17 @@ impl SourceState {
                 "a request with several events cannot be ordered by sequence, nor have its event id in a header: use \
                  a mapping that reads the id from each element and no sequence"
                     .into(),
+            );
+        }
+        if source.mapping.has_version() && source.mapping.has_sequence() {
+            return refuse(
+                "events are ordered by sequence or by version, not by both: take one of them out of the mapping"
+                    .into(),
+            );
+        }
+        if source.mapping.has_version() && !source.mapping.has_correlation_id() {
+            return refuse(
+                "a version is one of some entity: give the mapping a correlation id".into(),
             );
         }
         if !(0..=1).contains(&source.mapping.first_sequence()) {
@@ -244,6 +255,12 @@ impl SourceState {
 
     pub(crate) fn first(&self) -> i64 {
         self.source.mapping.first_sequence()
+    }
+
+    /// Nothing: not by version. Otherwise whether an equal one counts as newer (§5.12).
+    pub(crate) fn applies_newer(&self) -> Option<bool> {
+        let or_equal = self.source.equal_versions == EqualVersions::Apply;
+        self.source.mapping.has_version().then_some(or_equal)
     }
 
     pub(crate) fn recovery_window(&self) -> Duration {

@@ -203,6 +203,15 @@ pub trait Backend: Database + sealed::Sealed {
         next: i64,
         at: Timestamp,
     ) -> impl Future<Output = Result<bool>> + Send;
+    /// Moves the version of a stream, as a compare-and-swap: false if what was applied last is newer. The stream's row is
+    /// locked either way.
+    #[doc(hidden)]
+    fn raise_version(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        raise: &Raise,
+    ) -> impl Future<Output = Result<bool>> + Send;
     #[doc(hidden)]
     fn lock_cursor(
         conn: &mut Self::Connection,
@@ -320,7 +329,7 @@ pub trait Backend: Database + sealed::Sealed {
         conn: &mut Self::Connection,
         sql: &Sql,
     ) -> impl Future<Output = Result<Vec<PendingCount>>> + Send;
-    /// Whether there is an applied row that was decided before `before`, or a fence that has expired.
+    /// Whether there is an applied or superseded row that was decided before `before`, or a fence that has expired.
     #[doc(hidden)]
     fn stale(
         conn: &mut Self::Connection,
@@ -329,7 +338,7 @@ pub trait Backend: Database + sealed::Sealed {
         before: Timestamp,
         now: Timestamp,
     ) -> impl Future<Output = Result<bool>> + Send;
-    /// Removes up to `limit` applied rows that were decided before `before`.
+    /// Removes up to `limit` applied rows that were decided before `before`, and as many superseded ones.
     #[doc(hidden)]
     fn purge(
         conn: &mut Self::Connection,

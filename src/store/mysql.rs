@@ -69,6 +69,7 @@ impl Backend for MySql {
         let dialect = Dialect {
             numbered: false,
             on_conflict: "",
+            or_leave: " ON DUPLICATE KEY UPDATE {key} = {key}",
             bigint: "SIGNED",
             for_update: " FOR UPDATE",
             // `DELETE … IN (subquery)` walks through every row of the source here and locks each: it would wait for

@@ -76,6 +76,7 @@ impl Backend for Postgres {
             numbered: true,
             // A unique violation that is caught here would have aborted the transaction already.
             on_conflict: " ON CONFLICT DO NOTHING",
+            or_leave: " ON CONFLICT DO NOTHING",
             bigint: "BIGINT",
             for_update: " FOR UPDATE",
             delete_batch: DeleteBatch::PLAIN,

@@ -41,6 +41,7 @@ macro_rules! statements_of_backend {
                     reason: Reason::from_column(row.try_get(4)?)?,
                     next_sequence: row.try_get(5)?,
                     has_yielded: text(&row, 6)?.is_some(),
+                    version: row.try_get(7)?,
                 })
             })
             .transpose()
@@ -66,6 +67,7 @@ macro_rules! statements_of_backend {
                 reason: None,
                 next_sequence: None,
                 has_yielded: text(&row, 4)?.is_some(),
+                version: row.try_get(5)?,
             };
             if known.state == State::Dead {
                 let row = sqlx::query(sql.pending_reason.clone())
@@ -97,6 +99,7 @@ macro_rules! statements_of_backend {
                 .bind(event.correlation_id)
                 .bind(event.sequence)
                 .bind(event.sequence)
+                .bind(event.version)
                 .bind(event.at.as_micros())
                 .bind(event.at.as_micros())
                 .execute(conn)
@@ -195,6 +198,33 @@ macro_rules! statements_of_backend {
                 .execute(conn)
                 .await;
             inserted(done.map(|done| done.rows_affected()))
+        }
+
+        async fn raise_version(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+            raise: &Raise,
+        ) -> Result<bool> {
+            sqlx::query(sql.ensure_cursor.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .bind(raise.first)
+                .bind(raise.at.as_micros())
+                .execute(&mut *conn)
+                .await?;
+            let done = sqlx::query(sql.raise_version.clone())
+                .persistent(sql.named)
+                .bind(raise.to)
+                .bind(raise.at.as_micros())
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .bind(raise.to)
+                .bind(raise.or_equal.then_some(raise.to))
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
         }
 
         async fn lock_cursor(
@@ -500,6 +530,8 @@ macro_rules! statements_of_backend {
                 .bind(source)
                 .bind(before.as_micros())
                 .bind(source)
+                .bind(before.as_micros())
+                .bind(source)
                 .bind(now.as_micros())
                 .fetch_one(conn)
                 .await?;
@@ -514,14 +546,18 @@ macro_rules! statements_of_backend {
             before: Timestamp,
             limit: i64,
         ) -> Result<u64> {
-            let done = sqlx::query(sql.purge.clone())
-                .persistent(sql.named)
-                .bind(source)
-                .bind(before.as_micros())
-                .bind(limit)
-                .execute(conn)
-                .await?;
-            Ok(done.rows_affected())
+            let mut removed = 0;
+            for statement in [&sql.purge_applied, &sql.purge_superseded] {
+                let done = sqlx::query(statement.clone())
+                    .persistent(sql.named)
+                    .bind(source)
+                    .bind(before.as_micros())
+                    .bind(limit)
+                    .execute(&mut *conn)
+                    .await?;
+                removed += done.rows_affected();
+            }
+            Ok(removed)
         }
 
         async fn ping(conn: &mut Self::Connection, sql: &Sql) -> Result<()> {
@@ -556,6 +592,7 @@ macro_rules! pending_row {
                     headers: row.try_get::<Vec<u8>, _>(11)?.into(),
                     body: row.try_get::<Vec<u8>, _>(12)?.into(),
                 },
+                version: row.try_get(13)?,
             })
         }
     };

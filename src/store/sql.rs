@@ -11,6 +11,8 @@ pub(crate) struct Dialect {
     pub(crate) numbered: bool,
     /// Skips a row whose key is taken. Empty where an INSERT reports the violation instead.
     pub(crate) on_conflict: &'static str,
+    /// Leaves the row of a taken key as it is, whatever the count of rows then says. `{key}` is a column of that key.
+    pub(crate) or_leave: &'static str,
     /// The name that CAST knows a 64-bit integer by.
     pub(crate) bigint: &'static str,
     /// Locks the rows of a SELECT. Empty where a transaction holds the whole database.
@@ -54,23 +56,37 @@ macro_rules! statements {
     };
 }
 
+/// The rows of events that are forgotten, by a condition that an index holds as it stands here. The nesting is what makes
+/// one text do for every database, but for the verb.
+macro_rules! purge {
+    ($condition:literal) => {
+        concat!(
+            "{delete_events} (
+            SELECT source, event_id FROM {p}event WHERE source = ? AND ",
+            $condition,
+            " AND decided_at < ?
+            ORDER BY decided_at LIMIT ?{skip_locked}) AS batch{batch_of_events}"
+        )
+    };
+}
+
 statements! {
     // Outside any transaction: all that is known, in one statement.
     known = "SELECT CAST(e.state AS {bigint}), e.fingerprint, e.correlation_id, e.sequence,
-            CAST(p.reason AS {bigint}), c.next_sequence, e.yielded_to
+            CAST(p.reason AS {bigint}), c.next_sequence, e.yielded_to, e.version
         FROM {p}event e
         LEFT JOIN {p}pending p ON p.source = e.source AND p.event_id = e.event_id
         LEFT JOIN {p}cursor c ON c.source = e.source AND c.correlation_id = e.correlation_id
         WHERE e.source = ? AND e.event_id = ?";
     // Inside one: the event's row is locked first. A plain SELECT here would fix MySQL's snapshot before the cursor is
     // locked, and the handler would read its predecessor's old values (§4.7).
-    lock_event = "SELECT CAST(state AS {bigint}), fingerprint, correlation_id, sequence, yielded_to FROM {p}event
+    lock_event = "SELECT CAST(state AS {bigint}), fingerprint, correlation_id, sequence, yielded_to, version FROM {p}event
         WHERE source = ? AND event_id = ?{for_update}";
     pending_reason = "SELECT CAST(reason AS {bigint}) FROM {p}pending
         WHERE source = ? AND event_id = ?{for_update}";
     insert_event = "INSERT INTO {p}event
-        (source, event_id, state, fingerprint, event_type, correlation_id, sequence, slot, received_at, decided_at)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?){on_conflict}";
+        (source, event_id, state, fingerprint, event_type, correlation_id, sequence, slot, version, received_at, decided_at)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?){on_conflict}";
     swap_state = "UPDATE {p}event SET state = ?, decided_at = ?
         WHERE source = ? AND event_id = ? AND state = ?";
     slot_holder = "SELECT event_id, CAST(state AS {bigint}) FROM {p}event
@@ -81,6 +97,13 @@ statements! {
         WHERE source = ? AND correlation_id = ? AND next_sequence = ?";
     open_cursor = "INSERT INTO {p}cursor (source, correlation_id, next_sequence, updated_at)
         VALUES (?, ?, ?, ?){on_conflict}";
+    // Locks the row that is there on every database: what only looked at it (MySQL's duplicate key does) would deadlock
+    // with another one that does the same.
+    ensure_cursor = "INSERT INTO {p}cursor (source, correlation_id, next_sequence, updated_at)
+        VALUES (?, ?, ?, ?){or_leave_cursor}";
+    // The second version is NULL where an equal one is not newer.
+    raise_version = "UPDATE {p}cursor SET version = ?, updated_at = ?
+        WHERE source = ? AND correlation_id = ? AND (version IS NULL OR version < ? OR version = ?)";
     lock_cursor = "SELECT next_sequence FROM {p}cursor
         WHERE source = ? AND correlation_id = ?{for_update}";
     insert_pending = "INSERT INTO {p}pending
@@ -119,13 +142,13 @@ statements! {
             AND (source > ? OR (source = ? AND event_id > ?))
         ORDER BY source, event_id LIMIT ?";
     due_event = "SELECT p.event_id, e.event_type, e.fingerprint, p.correlation_id, p.sequence, CAST(p.reason AS {bigint}),
-            CAST(p.attempts AS {bigint}), p.not_before, p.parked_at, p.method, p.uri, p.headers, p.body
+            CAST(p.attempts AS {bigint}), p.not_before, p.parked_at, p.method, p.uri, p.headers, p.body, e.version
         FROM {p}pending p
         JOIN {p}event e ON e.source = p.source AND e.event_id = p.event_id
         WHERE p.source = ? AND p.event_id = ? AND p.sequence IS NULL AND p.reason IS NULL";
     due_head = "SELECT p.event_id, e.event_type, e.fingerprint, p.correlation_id, p.sequence, CAST(p.reason AS {bigint}),
             CAST(p.attempts AS {bigint}), p.not_before,
-            p.parked_at, p.method, p.uri, p.headers, p.body
+            p.parked_at, p.method, p.uri, p.headers, p.body, e.version
         FROM {p}cursor c
         JOIN {p}pending p ON p.source = c.source AND p.correlation_id = c.correlation_id
             AND p.generation = c.generation AND p.sequence = c.next_sequence
@@ -143,12 +166,12 @@ statements! {
     stale = "SELECT
         (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}event
             WHERE source = ? AND state = 1 AND decided_at < ? LIMIT 1) AS stale_rows) +
+        (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}event
+            WHERE source = ? AND state = 5 AND state > 3 AND decided_at < ? LIMIT 1) AS stale_superseded) +
         (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}fence
             WHERE source = ? AND expires_at < ? LIMIT 1) AS stale_fences)";
-    // Applied and fenced rows only. The nesting is what makes one text do for every database, but for the verb.
-    purge = "{delete_events} (
-            SELECT source, event_id FROM {p}event WHERE source = ? AND state = 1 AND decided_at < ?
-            ORDER BY decided_at LIMIT ?{skip_locked}) AS batch{batch_of_events}";
+    purge_applied = purge!("state = 1");
+    purge_superseded = purge!("state = 5 AND state > 3");
     ping = "SELECT 1 FROM {p}cursor WHERE source = '' AND correlation_id = ''";
 }
 
@@ -170,6 +193,10 @@ fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
         .replace("{skip_locked}", batch.skip_locked)
         .replace("{p}", prefix)
         .replace("{on_conflict}", dialect.on_conflict)
+        .replace(
+            "{or_leave_cursor}",
+            &dialect.or_leave.replace("{key}", "correlation_id"),
+        )
         .replace("{for_update}", dialect.for_update)
         .replace("{bigint}", dialect.bigint);
     // No statement holds a literal with a question mark, so that every one is a parameter.
@@ -195,6 +222,7 @@ mod tests {
         let dialect = Dialect {
             numbered: true,
             on_conflict: " ON CONFLICT DO NOTHING",
+            or_leave: " ON CONFLICT DO NOTHING",
             bigint: "BIGINT",
             for_update: "",
             delete_batch: DeleteBatch::PLAIN,

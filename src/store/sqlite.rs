@@ -113,6 +113,7 @@ impl Backend for Sqlite {
         let dialect = Dialect {
             numbered: false,
             on_conflict: " ON CONFLICT DO NOTHING",
+            or_leave: " ON CONFLICT DO NOTHING",
             bigint: "INTEGER",
             for_update: "",
             delete_batch: DeleteBatch::PLAIN,

@@ -28,6 +28,18 @@ pub struct Place<'a> {
     pub sequence: i64,
 }
 
+/// A version that is to be the one applied last of its stream, if it is newer (§5.12).
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct Raise {
+    pub to: i64,
+    /// An equal one counts as newer.
+    pub or_equal: bool,
+    /// The next sequence of the stream, which has none and needs a value.
+    pub first: i64,
+    pub at: Timestamp,
+}
+
 /// What an event's row says. The numbers are what the column holds and never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
@@ -121,6 +133,7 @@ pub struct NewEvent<'a> {
     pub event_type: Option<&'a str>,
     pub correlation_id: Option<&'a str>,
     pub sequence: Option<i64>,
+    pub version: Option<i64>,
     pub at: Timestamp,
 }
 
@@ -137,6 +150,8 @@ pub struct Known {
     pub next_sequence: Option<i64>,
     /// Another event id has its place in the stream now.
     pub has_yielded: bool,
+    /// Of newer-than order (§5.12).
+    pub version: Option<i64>,
 }
 
 impl Known {
@@ -222,6 +237,7 @@ pub struct Pending {
     pub not_before: Timestamp,
     pub parked_at: Timestamp,
     pub request: StoredRequest,
+    pub version: Option<i64>,
 }
 
 /// A parked event that has waited longer than the recovery window.

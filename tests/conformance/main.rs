@@ -33,6 +33,7 @@ mod isolation;
 mod layers;
 mod limits;
 mod memory;
+mod newer;
 mod order;
 #[cfg(all(unix, any(feature = "postgres", feature = "mysql")))]
 mod outage;
