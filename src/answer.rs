@@ -81,6 +81,21 @@ impl Answer {
         }
     }
 
+    /// A handler's "not yet".
+    pub(crate) fn put_off(waiting_for: Option<u64>, wait: Duration) -> Self {
+        Self {
+            status: StatusCode::ACCEPTED,
+            outcome: Outcome::Parked,
+            retry_after: Some(wait),
+            body: Body::Status("parked", waiting_for),
+        }
+    }
+
+    /// Deferred mode.
+    pub(crate) fn stored() -> Self {
+        Self::status(StatusCode::ACCEPTED, Outcome::Accepted, "accepted")
+    }
+
     pub(crate) fn set_aside() -> Self {
         Self::status(StatusCode::ACCEPTED, Outcome::Parked, "set_aside")
     }

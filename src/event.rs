@@ -143,7 +143,7 @@ pub enum Outcome {
     Duplicate,
     /// Stored until the lower sequences have come.
     Parked,
-    /// Taken note of without the handler: a handshake or a control event.
+    /// Taken note of without the handler: a handshake, a control event, or what a deferred source stores for the worker.
     Accepted,
     /// A verdict on this payload; sending it again as it is changes nothing.
     Rejected,

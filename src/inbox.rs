@@ -299,7 +299,7 @@ impl<DB: Backend> InboxBuilder<DB> {
         let (watch, watcher) = Watch::new();
         let shared = Arc::new(Shared {
             pool: self.pool,
-            sql,
+            sql: Arc::new(sql),
             clock: self.clock,
             sources,
             runtime: Handle::current(),

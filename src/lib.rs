@@ -87,9 +87,11 @@ mod event;
 #[cfg(feature = "axum")]
 mod extract;
 mod fail;
+mod guard;
 mod inbox;
 pub mod layer;
 mod order;
+mod park;
 pub mod preset;
 mod queue;
 mod recent;
@@ -109,7 +111,9 @@ pub use event::{Delivery, Origin, Outcome, Verdict};
 #[cfg(feature = "failpoints")]
 #[doc(hidden)]
 pub use fail::FailPoints;
+pub use guard::Guarded;
 pub use inbox::{Inbox, InboxBuilder};
+pub use park::Park;
 pub use preset::Preset;
 pub use source::{EqualVersions, Source};
 pub use store::Backend;

@@ -27,7 +27,7 @@ use crate::watch::Watch;
 /// What the handles of one inbox share.
 pub(crate) struct Shared<DB: Backend> {
     pub(crate) pool: Pool<DB>,
-    pub(crate) sql: Sql,
+    pub(crate) sql: Arc<Sql>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) sources: HashMap<Arc<str>, Arc<SourceState>>,
     pub(crate) runtime: Handle,

@@ -178,8 +178,8 @@ impl<DB: Backend> Live<'_, DB> {
             shared
                 .recent
                 .remember(epoch, &name, event_id, self.envelope.print());
-            self.wake();
         }
+        self.wake(settled.end);
         leader.land(settled.end);
         settled.reply
     }
@@ -207,6 +207,12 @@ impl<DB: Backend> Live<'_, DB> {
                 Some(refusal) => refusal,
                 None => Answer::parked(waiting_for),
             },
+            End::Stored => self.known_as(landing.fingerprint, Answer::stored()).await,
+            End::PutOff { waiting_for, until } => {
+                let wait = until.since(self.shared.clock.now());
+                let answer = Answer::put_off(waiting_for, wait);
+                self.known_as(landing.fingerprint, answer).await
+            }
             End::Fenced => Answer::fenced(),
             End::Superseded => {
                 self.known_as(landing.fingerprint, Answer::superseded())
@@ -277,7 +283,8 @@ impl<DB: Backend> Live<'_, DB> {
             Ok(Ok(None)) => {}
         }
         let _lane = match &self.envelope.correlation_id {
-            Some(id) if self.envelope.is_ordered() => {
+            // What is only stored waits for no handler.
+            Some(id) if self.envelope.is_ordered() && !self.source.is_deferred() => {
                 let name = self.source.name_arc();
                 let lane = self.shared.lanes.enter(&name, id.as_arc());
                 match timeout_at(patience(self.deadline), lane).await {
@@ -321,6 +328,7 @@ impl<DB: Backend> Live<'_, DB> {
             Standing::Fenced => return Ok(Some(Settled::answer(End::Fenced, Answer::fenced()))),
             Standing::Applied => (End::Applied, Answer::duplicate()),
             Standing::Superseded => (End::Superseded, Answer::superseded()),
+            Standing::Stored => (End::Stored, Answer::stored()),
             Standing::Waiting(waiting_for) => {
                 (End::Parked { waiting_for }, Answer::parked(waiting_for))
             }
@@ -341,6 +349,16 @@ impl<DB: Backend> Live<'_, DB> {
             (State::Applied, _, _) => Standing::Applied,
             (State::Fenced, _, _) => Standing::Fenced,
             (State::Superseded, _, _) => Standing::Superseded,
+            (State::Parked, _, _) if self.source.is_deferred() => Standing::Stored,
+            (State::Dead, _, _)
+                if self.source.is_deferred()
+                    && known.is_waiting()
+                    && self.source.revives_gaps() =>
+            {
+                Standing::Stored
+            }
+            // A deferred source's dead letter is stored anew.
+            (State::Dead, _, _) if self.source.is_deferred() => Standing::Open,
             (_, Some(sequence), Some(next)) if known.is_waiting() && sequence > next => {
                 Standing::Waiting(next.unsigned_abs())
             }
@@ -361,19 +379,17 @@ impl<DB: Backend> Live<'_, DB> {
         Answer::unavailable("the database is not available")
     }
 
-    /// The next one of this stream may be waiting for this commit.
-    fn wake(&self) {
-        if let (Some(id), Some(_)) = (&self.envelope.correlation_id, self.envelope.sequence)
-            && self.source.has_pending()
-        {
-            let (source, correlation_id) = (self.source.name_arc(), Arc::clone(id.as_arc()));
-            worker::wake(
-                self.shared,
-                Work::Stream {
-                    source,
-                    correlation_id,
-                },
-            );
+    /// What a worker may have to do now, or later.
+    fn wake(&self, end: End) {
+        let is_due = match end {
+            // The next one of this stream may be waiting for this commit.
+            End::Applied => self.envelope.order().is_some() && self.source.has_pending(),
+            End::Stored | End::PutOff { .. } => true,
+            _ => false,
+        };
+        if is_due {
+            let work = Work::on(self.source.name_arc(), self.envelope);
+            worker::wake(self.shared, work);
         }
     }
 }
@@ -385,6 +401,8 @@ enum Standing {
     Applied,
     Fenced,
     Superseded,
+    /// For a worker.
+    Stored,
     Waiting(u64),
 }
 

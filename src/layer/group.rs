@@ -8,6 +8,7 @@ use super::deliver::Arrival;
 use crate::answer::Answer;
 use crate::dispatch::{Group, Job, Reply, Run, Settled};
 use crate::event::Origin;
+use crate::order::worker::{self, Work};
 use crate::queue::{End, Joined, Leader};
 use crate::request;
 use crate::shared::Shared;
@@ -53,6 +54,11 @@ pub(super) async fn answer<DB: Backend, R>(
         // Who waited for one of them comes again, and finds out.
         _ => End::Failed,
     };
+    if settled.end == End::Stored {
+        for Arrival { envelope, .. } in arrivals {
+            worker::wake(shared, Work::on(source.name_arc(), envelope));
+        }
+    }
     for leader in leaders {
         leader.land(end);
     }

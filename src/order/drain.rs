@@ -107,7 +107,7 @@ async fn one<DB: Backend>(
     work: &Work,
     target: &dyn Target,
 ) -> Step {
-    let deadline = Instant::now() + source.budget();
+    let deadline = Instant::now() + source.worker_budget();
     let head = tokio::time::timeout_at(deadline, work.head(shared, deadline)).await;
     let Ok(Ok(head)) = head else {
         return later(SOON);
@@ -126,13 +126,17 @@ async fn one<DB: Backend>(
         return unreadable(shared, source, &head).await;
     };
     let name = source.name_arc();
-    let leader = match shared
-        .flights
-        .join(&name, envelope.event_id.as_arc(), envelope.print())
-    {
-        Joined::Leader(leader) => leader,
+    // No delivery of a deferred source runs the handler, nor waits for it.
+    let joined = (!source.is_deferred()).then(|| {
+        shared
+            .flights
+            .join(&name, envelope.event_id.as_arc(), envelope.print())
+    });
+    let leader = match joined {
+        None => None,
+        Some(Joined::Leader(leader)) => Some(leader),
         // A redelivery is applying it there and then (§5.6).
-        Joined::Follower(mut flight) => {
+        Some(Joined::Follower(mut flight)) => {
             let _ = tokio::time::timeout_at(deadline, flight.wait_for(Option::is_some)).await;
             return Step::Applied;
         }
@@ -142,7 +146,7 @@ async fn one<DB: Backend>(
         _ => None,
     };
     // The turn may have been long in coming; the event's own time begins now.
-    let deadline = Instant::now() + source.budget();
+    let deadline = Instant::now() + source.worker_budget();
     let Ok(_permits) = shared.permits(source, deadline).await else {
         return later(SOON);
     };
@@ -173,7 +177,9 @@ async fn one<DB: Backend>(
     )
     .increment(1);
     // Before the attempt is counted: a redelivery that comes after that count is a try of its own, not this one's.
-    leader.land(settled.end);
+    if let Some(leader) = leader {
+        leader.land(settled.end);
+    }
     judge(&job, &head, &settled).await
 }
 
@@ -236,7 +242,8 @@ async fn judge<DB: Backend>(job: &Job<'_, DB>, head: &Pending, settled: &Settled
         End::Applied | End::Superseded => Step::Applied,
         // Its dead letter is written: the cursor stays, and so does what waits behind it (§5.10).
         End::Rejected(_) => Step::Ended(Drained::Nothing),
-        End::Parked { .. } | End::Fenced => Step::Ended(Drained::Nothing),
+        End::PutOff { until, .. } => later(until.since(job.shared.clock.now())),
+        End::Parked { .. } | End::Stored | End::Fenced => Step::Ended(Drained::Nothing),
         End::Failed if !settled.blames_handler => later(SOON),
         End::Failed => {
             let (status, error, wait) = match &settled.reply {

@@ -28,6 +28,8 @@ const BACKOFF: [Duration; 6] = [
 const MAX_ATTEMPTS: u32 = 10;
 /// Events of one source that may be parked or dead.
 const PARK_LIMIT: u32 = 10_000;
+/// How long a handler may say "not yet".
+const LONGEST_PARK: Duration = Duration::from_secs(24 * 3_600);
 /// Events of one request: each one is a statement or more within one budget.
 const MAX_ELEMENTS: usize = 1_000;
 /// Bytes that they may take together.
@@ -55,6 +57,9 @@ pub struct Source {
     unfenced: bool,
     elements: Option<Elements>,
     equal_versions: EqualVersions,
+    deferred: bool,
+    worker_budget: Option<Duration>,
+    longest_park: Duration,
     recovery_window: Option<Duration>,
     revive_gaps: bool,
     backoff: Vec<Duration>,
@@ -121,6 +126,9 @@ impl Source {
             unfenced: false,
             elements: None,
             equal_versions: EqualVersions::Apply,
+            deferred: false,
+            worker_budget: None,
+            longest_park: LONGEST_PARK,
             recovery_window: None,
             revive_gaps: true,
             backoff: BACKOFF.to_vec(),
@@ -226,6 +234,33 @@ impl Source {
     /// endpoint on a 410.
     pub fn allow_gone(mut self, allow: bool) -> Self {
         self.allow_gone = allow;
+        self
+    }
+
+    /// For a producer whose patience is shorter than the work: a delivery is verified, stored, and answered 202
+    /// `{"status":"accepted"}`, and the worker applies it at once or when its turn comes, under the same rules as every
+    /// parked event (§5.13). Redeliveries get the same 202 until it is applied. Over the bounds on parking: 429.
+    ///
+    /// The handler's verdict reaches nobody: watch the dead letters. Events without a sequence are applied several at a
+    /// time, in no order; their handlers may run for as long as [`Source::worker_budget`] says.
+    ///
+    /// On SQLite, which has one writer, a delivery waits to be stored until the handler that writes has ended.
+    pub fn deferred(mut self) -> Self {
+        self.deferred = true;
+        self
+    }
+
+    /// The time that the worker gives a handler, for a parked or deferred event. Default: the budget of a delivery, in
+    /// which nobody waits here.
+    pub fn worker_budget(mut self, budget: Duration) -> Self {
+        self.worker_budget = Some(budget);
+        self
+    }
+
+    /// For how long a handler may answer [`Park`](crate::Park) for one event, since that was parked. After that it counts
+    /// as a failed attempt. Default: 24 hours.
+    pub fn longest_park(mut self, longest: Duration) -> Self {
+        self.longest_park = longest;
         self
     }
 

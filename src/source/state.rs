@@ -104,10 +104,14 @@ impl SourceState {
             Some(budget) => budget,
             None => source.preset.patience.saturating_sub(MARGIN),
         };
-        if budget < Duration::from_millis(100) {
+        let shortest = source.worker_budget.unwrap_or(budget).min(budget);
+        if shortest < Duration::from_millis(100) {
             return refuse(format!(
-                "a budget of {budget:?} is too short: at least 100 ms"
+                "a budget of {shortest:?} is too short: at least 100 ms"
             ));
+        }
+        if source.longest_park.is_zero() {
+            return refuse("longest_park must not be 0".into());
         }
         if budget > source.preset.patience {
             tracing::warn!(
@@ -190,6 +194,19 @@ impl SourceState {
 
     pub(crate) fn budget(&self) -> Duration {
         self.budget
+    }
+
+    /// For a handler that no producer waits for.
+    pub(crate) fn worker_budget(&self) -> Duration {
+        self.source.worker_budget.unwrap_or(self.budget)
+    }
+
+    pub(crate) fn is_deferred(&self) -> bool {
+        self.source.deferred
+    }
+
+    pub(crate) fn longest_park(&self) -> Duration {
+        self.source.longest_park
     }
 
     pub(crate) fn in_flight(&self) -> &Semaphore {
@@ -328,11 +345,18 @@ impl SourceState {
 
     /// Whether one more event of this size may be parked.
     pub(crate) fn may_park(&self, bytes: i64) -> bool {
+        self.may_park_more(0, bytes)
+    }
+
+    /// The same beside `others` that are about to be parked, with the bytes of all of them.
+    pub(crate) fn may_park_more(&self, others: usize, bytes: i64) -> bool {
         let bytes = self
             .pending_bytes
             .load(Ordering::Relaxed)
             .saturating_add(bytes);
-        self.pending.load(Ordering::Relaxed) < i64::from(self.source.park_limit)
+        let events = self.pending.load(Ordering::Relaxed);
+        let events = events.saturating_add(i64::try_from(others).unwrap_or(i64::MAX));
+        events < i64::from(self.source.park_limit)
             && u64::try_from(bytes).unwrap_or(0) <= self.source.park_bytes
     }
 

@@ -218,6 +218,13 @@ pub trait Backend: Database + sealed::Sealed {
         sql: &Sql,
         stream: Stream<'_>,
     ) -> impl Future<Output = Result<Option<i64>>> + Send;
+    /// As [`Self::lock_cursor`], without the lock: nothing that a handler's transaction may rest on.
+    #[doc(hidden)]
+    fn peek_cursor(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+    ) -> impl Future<Output = Result<Option<i64>>> + Send;
     #[doc(hidden)]
     fn insert_pending(
         conn: &mut Self::Connection,
@@ -290,6 +297,30 @@ pub trait Backend: Database + sealed::Sealed {
         sql: &Sql,
         key: Key<'_>,
     ) -> impl Future<Output = Result<bool>> + Send;
+    /// Gives a stored event the body that it was stored without.
+    #[doc(hidden)]
+    fn keep_body(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        request: &StoredRequest,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Makes a dead letter one that a worker tries at once, as if it had never been tried.
+    #[doc(hidden)]
+    fn requeue(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// The handler does not want it yet, which counts as no attempt. False if that has gone on for too long.
+    #[doc(hidden)]
+    fn put_off(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        put_off: &PutOff,
+    ) -> impl Future<Output = Result<bool>> + Send;
     /// False if the same was signed before.
     #[doc(hidden)]
     fn insert_fence(
@@ -347,6 +378,15 @@ pub trait Backend: Database + sealed::Sealed {
         before: Timestamp,
         limit: i64,
     ) -> impl Future<Output = Result<u64>> + Send;
+    /// Moves an entity's version, as a compare-and-swap; its row is locked either way.
+    #[doc(hidden)]
+    fn guard(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        entity: &str,
+        guarding: Guarding,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
     /// One plain statement.
     #[doc(hidden)]
     fn run(

@@ -241,6 +241,20 @@ macro_rules! statements_of_backend {
             row.map(|row| row.try_get(0)).transpose()
         }
 
+        async fn peek_cursor(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+        ) -> Result<Option<i64>> {
+            let row = sqlx::query(sql.peek_cursor.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .fetch_optional(conn)
+                .await?;
+            row.map(|row| row.try_get(0)).transpose()
+        }
+
         async fn insert_pending(
             conn: &mut Self::Connection,
             sql: &Sql,
@@ -255,7 +269,7 @@ macro_rules! statements_of_backend {
                 .bind(pending.sequence)
                 .bind(pending.reason.map(|reason| reason as i64))
                 .bind(pending.attempts)
-                .bind(AT_ONCE.as_micros())
+                .bind(pending.not_before.as_micros())
                 .bind(pending.at.as_micros())
                 .bind(pending.last_status)
                 .bind(request.bytes())
@@ -421,6 +435,63 @@ macro_rules! statements_of_backend {
             Ok(done.rows_affected() == 1)
         }
 
+        async fn keep_body(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            request: &StoredRequest,
+        ) -> Result<()> {
+            sqlx::query(sql.keep_body.clone())
+                .persistent(sql.named)
+                .bind(&*request.body)
+                .bind(request.bytes())
+                .bind(key.source)
+                .bind(key.event_id)
+                .execute(conn)
+                .await?;
+            Ok(())
+        }
+
+        async fn requeue(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            at: Timestamp,
+        ) -> Result<()> {
+            sqlx::query(sql.requeue.clone())
+                .persistent(sql.named)
+                .bind(AT_ONCE.as_micros())
+                .bind(at.as_micros())
+                .bind(key.source)
+                .bind(key.event_id)
+                .execute(conn)
+                .await?;
+            Ok(())
+        }
+
+        async fn put_off(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            put_off: &PutOff,
+        ) -> Result<bool> {
+            let longest = put_off.longest_micros();
+            let until = put_off.until.as_micros();
+            let done = sqlx::query(sql.put_off.clone())
+                .persistent(sql.named)
+                .bind(longest)
+                .bind(until)
+                .bind(longest)
+                .bind(until)
+                .bind(put_off.now.as_micros())
+                .bind(key.source)
+                .bind(key.event_id)
+                .bind(put_off.now.minus(put_off.longest).as_micros())
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
         async fn insert_fence(
             conn: &mut Self::Connection,
             sql: &Sql,
@@ -558,6 +629,35 @@ macro_rules! statements_of_backend {
                 removed += done.rows_affected();
             }
             Ok(removed)
+        }
+
+        async fn guard(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            entity: &str,
+            guarding: Guarding,
+            at: Timestamp,
+        ) -> Result<bool> {
+            let (nothing_yet, statement, to, from) = match guarding {
+                Guarding::At(expected) => (0, &sql.guard_at, expected.saturating_add(1), expected),
+                Guarding::Above(number) => (i64::MIN, &sql.guard_above, number, number),
+            };
+            sqlx::query(sql.ensure_guard.clone())
+                .persistent(sql.named)
+                .bind(entity)
+                .bind(nothing_yet)
+                .bind(at.as_micros())
+                .execute(&mut *conn)
+                .await?;
+            let done = sqlx::query(statement.clone())
+                .persistent(sql.named)
+                .bind(to)
+                .bind(at.as_micros())
+                .bind(entity)
+                .bind(from)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
         }
 
         async fn ping(conn: &mut Self::Connection, sql: &Sql) -> Result<()> {

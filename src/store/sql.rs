@@ -106,6 +106,7 @@ statements! {
         WHERE source = ? AND correlation_id = ? AND (version IS NULL OR version < ? OR version = ?)";
     lock_cursor = "SELECT next_sequence FROM {p}cursor
         WHERE source = ? AND correlation_id = ?{for_update}";
+    peek_cursor = "SELECT next_sequence FROM {p}cursor WHERE source = ? AND correlation_id = ?";
     insert_pending = "INSERT INTO {p}pending
         (source, event_id, correlation_id, sequence, reason, attempts, not_before, parked_at, last_status,
          bytes, method, uri, headers, body)
@@ -121,6 +122,19 @@ statements! {
     // Over the bound on parking the body is not kept; a handler must not be run without it.
     release = "UPDATE {p}pending SET reason = NULL, not_before = ?, attempts = 0
         WHERE source = ? AND event_id = ? AND LENGTH(body) > 0";
+    // Over the bound on parking the body was not kept, and whoever sends the event again brings it.
+    keep_body = "UPDATE {p}pending SET body = ?, bytes = ?
+        WHERE source = ? AND event_id = ? AND LENGTH(body) = 0";
+    requeue = "UPDATE {p}pending SET reason = NULL, not_before = ?, parked_at = ?, attempts = 0, unfinished = 0
+        WHERE source = ? AND event_id = ?";
+    // No attempt is counted. Not for longer than the source allows, since it was parked; for a dead letter that begins
+    // anew. What depends on a column stands before what changes it: MySQL assigns from left to right.
+    put_off = "UPDATE {p}pending
+        SET not_before = CASE WHEN reason IS NULL AND parked_at + ? < ? THEN parked_at + ? ELSE ? END,
+            parked_at = CASE WHEN reason IS NULL THEN parked_at ELSE ? END,
+            attempts = CASE WHEN reason IS NULL THEN attempts ELSE 0 END,
+            last_status = NULL, last_error = NULL, unfinished = 0, reason = NULL
+        WHERE source = ? AND event_id = ? AND (reason IS NOT NULL OR parked_at > ?)";
     insert_fence = "INSERT INTO {p}fence (source, digest, event_id, expires_at)
         VALUES (?, ?, ?, ?){on_conflict}";
     fence_holder = "SELECT event_id FROM {p}fence WHERE source = ? AND digest = ?{for_update}";
@@ -155,10 +169,15 @@ statements! {
         JOIN {p}event e ON e.source = p.source AND e.event_id = p.event_id
         WHERE c.source = ? AND c.correlation_id = ? AND (p.reason IS NULL OR p.reason = 1)
             AND e.slot IS NOT NULL";
+    // Where the stream's head is here and waits for a worker or its handler, there is no gap to give up for.
     expired = "SELECT p.event_id, p.correlation_id, p.sequence
         FROM {p}pending p
         WHERE p.source = ? AND p.event_id > ? AND p.reason IS NULL AND p.parked_at <= ?
             AND p.correlation_id IS NOT NULL AND p.sequence IS NOT NULL
+            AND NOT EXISTS (SELECT 1 FROM {p}cursor c
+                JOIN {p}pending h ON h.source = c.source AND h.correlation_id = c.correlation_id
+                    AND h.generation = c.generation AND h.sequence = c.next_sequence AND h.reason IS NULL
+                WHERE c.source = p.source AND c.correlation_id = p.correlation_id)
         ORDER BY p.event_id LIMIT ?";
     pending_counts = "SELECT source, CAST(reason AS {bigint}), COUNT(*), CAST(SUM(bytes) AS {bigint}), MIN(parked_at)
         FROM {p}pending GROUP BY source, reason";
@@ -172,6 +191,10 @@ statements! {
             WHERE source = ? AND expires_at < ? LIMIT 1) AS stale_fences)";
     purge_applied = purge!("state = 1");
     purge_superseded = purge!("state = 5 AND state > 3");
+    // A number below every other one, in whose place the first guard puts its own.
+    ensure_guard = "INSERT INTO {p}guard (entity, version, updated_at) VALUES (?, ?, ?){or_leave_guard}";
+    guard_at = "UPDATE {p}guard SET version = ?, updated_at = ? WHERE entity = ? AND version = ?";
+    guard_above = "UPDATE {p}guard SET version = ?, updated_at = ? WHERE entity = ? AND version < ?";
     ping = "SELECT 1 FROM {p}cursor WHERE source = '' AND correlation_id = ''";
 }
 
@@ -196,6 +219,10 @@ fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
         .replace(
             "{or_leave_cursor}",
             &dialect.or_leave.replace("{key}", "correlation_id"),
+        )
+        .replace(
+            "{or_leave_guard}",
+            &dialect.or_leave.replace("{key}", "entity"),
         )
         .replace("{for_update}", dialect.for_update)
         .replace("{bigint}", dialect.bigint);

@@ -1,5 +1,7 @@
 //! Plain data that goes into and comes out of statements.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use crate::clock::Timestamp;
@@ -155,6 +157,16 @@ pub struct Known {
 }
 
 impl Known {
+    /// The place that it was stored with.
+    pub(crate) fn place<'a>(&'a self, source: &'a str) -> Option<Place<'a>> {
+        let stream = Stream {
+            source,
+            correlation_id: self.correlation_id.as_deref()?,
+        };
+        let sequence = self.sequence?;
+        Some(Place { stream, sequence })
+    }
+
     /// Whether a worker applies it by itself when its turn comes.
     pub(crate) fn is_waiting(&self) -> bool {
         match self.state {
@@ -206,6 +218,7 @@ pub struct NewPending<'a> {
     pub reason: Option<Reason>,
     pub attempts: i64,
     pub last_status: Option<i64>,
+    pub not_before: Timestamp,
     pub at: Timestamp,
     pub request: &'a StoredRequest,
 }
@@ -218,6 +231,36 @@ pub struct Attempt<'a> {
     pub not_before: Timestamp,
     pub status: Option<i64>,
     pub error: Option<&'a str>,
+}
+
+/// A handler's "not yet".
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct PutOff {
+    pub until: Timestamp,
+    /// Since it was parked.
+    pub longest: Duration,
+    pub now: Timestamp,
+}
+
+impl PutOff {
+    /// So that it can be added to any time of this age without an overflow in the database.
+    pub(crate) fn longest_micros(&self) -> i64 {
+        const CENTURY: i64 = 100 * 365 * 24 * 3600 * 1_000_000;
+        i64::try_from(self.longest.as_micros())
+            .unwrap_or(i64::MAX)
+            .min(CENTURY)
+    }
+}
+
+/// The condition under which an entity's version is moved.
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub enum Guarding {
+    /// It is at this version; to the next one.
+    At(i64),
+    /// It is below this number; to it.
+    Above(i64),
 }
 
 /// Not before any time at all: what is parked waits for its turn alone. A time of ours would be a wait for whoever drains

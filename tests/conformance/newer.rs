@@ -47,8 +47,7 @@ async fn an_older_version_is_acknowledged_recorded_and_never_handed_over<D: Test
     world.send(&of("acct", "b", 20)).await.is_applied();
     for world in [&world, &world, &other] {
         let reply = world.send(&of("acct", "a", 10)).await;
-        reply.is(200, "duplicate");
-        assert_eq!(reply.body, r#"{"status":"superseded"}"#);
+        reply.is_superseded();
         world.send(&of("acct", "b", 20)).await.is_duplicate();
     }
     world.send(&of("else", "c", 1)).await.is_applied();
@@ -84,7 +83,7 @@ async fn equal_versions_are_applied_unless_the_source_says_otherwise<D: TestDb>(
         .start()
         .await;
     let reply = world.send(&of("acct", "c", 10)).await;
-    assert_eq!(reply.body, r#"{"status":"superseded"}"#);
+    reply.is_superseded();
     world.send(&of("acct", "d", 11)).await.is_applied();
     // The ends of the range.
     for (id, version) in [("e", i64::MIN), ("f", i64::MIN)] {
@@ -106,7 +105,7 @@ async fn times_are_compared_as_instants<D: TestDb>(db: D) {
     let earlier = world
         .send(&of("acct", "b", "2026-01-01T13:00:00.000001+02:00"))
         .await;
-    assert_eq!(earlier.body, r#"{"status":"superseded"}"#);
+    earlier.is_superseded();
     world
         .send(&of("acct", "c", "2026-01-01T12:00:00.000002Z"))
         .await
@@ -150,7 +149,7 @@ async fn a_dead_letter_that_was_overtaken_is_superseded_when_it_comes_again<D: T
     assert_eq!(world.number(VERSION).await, 10);
     world.send(&of("acct", "c", 30)).await.is_applied();
     let reply = world.send(&of("acct", "b", 20)).await;
-    assert_eq!(reply.body, r#"{"status":"superseded"}"#);
+    reply.is_superseded();
     assert_eq!(world.probe.runs("b"), 1);
     assert_eq!(world.number("SELECT COUNT(*) FROM {p}pending").await, 0);
     assert_eq!((world.in_state(5).await, world.in_state(3).await), (1, 0));
@@ -231,7 +230,7 @@ async fn an_older_version_that_waits_for_a_newer_one_in_flight_is_superseded<D: 
     gate.open();
     newer.await.expect("an answer").is(200, "applied");
     let older = older.await.expect("an answer");
-    assert!(older.body == r#"{"status":"superseded"}"#, "{older:?}");
+    older.is_superseded();
     assert_eq!(slow.applied().await, ["b"]);
 }
 
@@ -305,7 +304,7 @@ async fn superseded_rows_are_purged_and_the_version_is_kept<D: TestDb>(db: D) {
     })
     .await;
     let reply = world.send(&of("acct", "a", 10)).await;
-    assert_eq!(reply.body, r#"{"status":"superseded"}"#);
+    reply.is_superseded();
     assert_eq!(world.applied().await, ["b"]);
 }
 
@@ -314,21 +313,16 @@ async fn a_request_of_several_events_applies_what_is_newer_in_it<D: TestDb>(db: 
         .source(|source| source.elements(Some("events".into())))
         .start()
         .await;
-    let batch = |events: &[Event]| {
-        let events: Vec<serde_json::Value> = events
-            .iter()
-            .map(|event| serde_json::from_slice(&event.body()).expect("JSON"))
-            .collect();
-        world.signed(json!({ "events": events }).to_string().into())
-    };
     let first = [of("x", "b", 20), of("x", "a", 10), of("y", "c", 1)];
-    world.post(batch(&first)).await.is_applied();
+    world.post(world.batch(&first)).await.is_applied();
     assert_eq!(world.applied().await, ["b", "c"]);
     assert_eq!(world.in_state(5).await, 1);
-    let older = world.post(batch(&[of("x", "d", 5), of("y", "e", 0)])).await;
-    assert_eq!(older.body, r#"{"status":"superseded"}"#);
+    let older = world
+        .post(world.batch(&[of("x", "d", 5), of("y", "e", 0)]))
+        .await;
+    older.is_superseded();
     assert_eq!((world.in_state(5).await, world.in_state(1).await), (3, 2));
-    world.post(batch(&first)).await.is_duplicate();
+    world.post(world.batch(&first)).await.is_duplicate();
     assert_eq!(world.applied().await, ["b", "c"]);
 }
 
