@@ -34,7 +34,7 @@ pub(crate) fn metrics() {
     );
     describe_gauge!(
         "inbox_parked",
-        "Events that wait for a lower sequence, by source."
+        "Events that wait for a lower sequence or for the worker, by source."
     );
     describe_gauge!(
         "inbox_dead_letters",

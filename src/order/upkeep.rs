@@ -141,7 +141,7 @@ async fn expire<DB: Backend>(
     }
 }
 
-/// Removes the rows of events that were applied longer ago than the retention, in small batches (§7.1).
+/// Removes the rows of events that were applied, superseded or fenced longer ago than the retention, in small batches (§7.1).
 async fn purge<DB: Backend>(
     shared: &Arc<Shared<DB>>,
     source: &SourceState,
@@ -192,7 +192,7 @@ async fn purge<DB: Backend>(
         tracing::info!(
             source = source.name(),
             removed,
-            "removed rows of applied events"
+            "removed rows of events that were decided long ago"
         );
     }
     Ok(())

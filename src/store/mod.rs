@@ -360,7 +360,7 @@ pub trait Backend: Database + sealed::Sealed {
         conn: &mut Self::Connection,
         sql: &Sql,
     ) -> impl Future<Output = Result<Vec<PendingCount>>> + Send;
-    /// Whether there is an applied or superseded row that was decided before `before`, or a fence that has expired.
+    /// Whether there is an applied, superseded or fenced row that was decided before `before`, or a fence that has expired.
     #[doc(hidden)]
     fn stale(
         conn: &mut Self::Connection,
@@ -369,7 +369,8 @@ pub trait Backend: Database + sealed::Sealed {
         before: Timestamp,
         now: Timestamp,
     ) -> impl Future<Output = Result<bool>> + Send;
-    /// Removes up to `limit` applied rows that were decided before `before`, and as many superseded ones.
+    /// Removes up to `limit` applied rows that were decided before `before`, as many superseded ones, and as many fenced
+    /// ones with their requests.
     #[doc(hidden)]
     fn purge(
         conn: &mut Self::Connection,

@@ -618,7 +618,12 @@ macro_rules! statements_of_backend {
             limit: i64,
         ) -> Result<u64> {
             let mut removed = 0;
-            for statement in [&sql.purge_applied, &sql.purge_superseded] {
+            for statement in [
+                &sql.purge_held,
+                &sql.purge_fenced,
+                &sql.purge_applied,
+                &sql.purge_superseded,
+            ] {
                 let done = sqlx::query(statement.clone())
                     .persistent(sql.named)
                     .bind(source)

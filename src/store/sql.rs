@@ -186,11 +186,20 @@ statements! {
         (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}event
             WHERE source = ? AND state = 1 AND decided_at < ? LIMIT 1) AS stale_rows) +
         (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}event
-            WHERE source = ? AND state = 5 AND state > 3 AND decided_at < ? LIMIT 1) AS stale_superseded) +
+            WHERE source = ? AND state IN (4, 5) AND state > 3 AND decided_at < ? LIMIT 1) AS stale_others) +
         (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}fence
             WHERE source = ? AND expires_at < ? LIMIT 1) AS stale_fences)";
     purge_applied = purge!("state = 1");
     purge_superseded = purge!("state = 5 AND state > 3");
+    // What the fence held goes with its request, which goes first: nobody can release it then. What was released
+    // meanwhile is no more than that.
+    purge_held = "{delete_pending} (
+            SELECT source, event_id FROM {p}event WHERE source = ? AND state = 4 AND state > 3 AND decided_at < ?
+            ORDER BY decided_at LIMIT ?{skip_locked}) AS batch{batch_of_pending} AND reason = 7";
+    purge_fenced = purge!(
+        "state = 4 AND state > 3 AND NOT EXISTS (SELECT 1 FROM {p}pending h
+                WHERE h.source = {p}event.source AND h.event_id = {p}event.event_id)"
+    );
     // A number below every other one, in whose place the first guard puts its own.
     ensure_guard = "INSERT INTO {p}guard (entity, version, updated_at) VALUES (?, ?, ?){or_leave_guard}";
     guard_at = "UPDATE {p}guard SET version = ?, updated_at = ? WHERE entity = ? AND version = ?";
@@ -204,6 +213,10 @@ fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
         text.replace("{table}", "{p}event")
             .replace("{key}", "event_id")
     };
+    let pending = |text: &str| {
+        text.replace("{table}", "{p}pending")
+            .replace("{key}", "event_id")
+    };
     let fences = |text: &str| {
         text.replace("{table}", "{p}fence")
             .replace("{key}", "digest")
@@ -211,6 +224,8 @@ fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
     let text = text
         .replace("{delete_events}", &events(batch.before))
         .replace("{batch_of_events}", &events(batch.behind))
+        .replace("{delete_pending}", &pending(batch.before))
+        .replace("{batch_of_pending}", &pending(batch.behind))
         .replace("{delete_fences}", &fences(batch.before))
         .replace("{batch_of_fences}", &fences(batch.behind))
         .replace("{skip_locked}", batch.skip_locked)

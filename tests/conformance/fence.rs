@@ -26,6 +26,7 @@ suite![
     without_the_fence_the_same_body_is_applied_again,
     what_is_held_without_its_body_cannot_be_released,
     fences_that_have_expired_are_removed_however_many_there_are,
+    what_the_fence_held_is_forgotten_with_its_request,
     what_is_stored_for_later_leaves_its_fence,
     what_is_put_off_leaves_its_fence,
 ];
@@ -315,4 +316,40 @@ async fn what_is_put_off_leaves_its_fence<D: TestDb>(db: D) {
     world.post(push("guid-1", "push", 5)).await.is_applied();
     is_fenced(&world.post(push("guid-2", "push", 5)).await);
     assert_eq!(world.applied().await, ["guid-1"]);
+}
+
+/// §7.1; what an operator released is not: it is as good as parked.
+async fn what_the_fence_held_is_forgotten_with_its_request<D: TestDb>(db: D) {
+    let world = World::over(&db)
+        .source(|source| {
+            github(source)
+                .retention(Duration::from_millis(500))
+                .insecure_short_retention()
+                .backoff([Duration::from_secs(3_600)])
+        })
+        .answers(|call| {
+            if call.delivery.event_id() == "guid-1" {
+                0
+            } else {
+                503
+            }
+        })
+        .start()
+        .await;
+    world.post(push("guid-1", "push", 5)).await.is_applied();
+    for id in ["guid-2", "guid-3"] {
+        is_fenced(&world.post(push(id, "push", 5)).await);
+    }
+    let released = world
+        .inbox
+        .release_fenced(SOURCE, "guid-2", "ops", "it was honest");
+    assert!(released.await.expect("the database answers"));
+    eventually("the rest is forgotten", async || {
+        world.texts("SELECT event_id FROM {p}event").await == ["guid-2"]
+    })
+    .await;
+    assert_eq!(
+        world.texts("SELECT event_id FROM {p}pending").await,
+        ["guid-2"]
+    );
 }
