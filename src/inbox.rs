@@ -81,7 +81,7 @@ impl<DB: Backend> Inbox<DB> {
             remembered: REMEMBERED,
             migrate: true,
             tenants_only: false,
-            fail: FailPoints::default(),
+            fail: Default::default(),
         }
     }
 
