@@ -83,6 +83,10 @@ impl Answer {
         Self::status(StatusCode::OK, Outcome::Duplicate, "fenced")
     }
 
+    pub(crate) fn superseded() -> Self {
+        Self::status(StatusCode::OK, Outcome::Duplicate, "superseded")
+    }
+
     pub(crate) fn parked(waiting_for: u64) -> Self {
         Self {
             status: StatusCode::ACCEPTED,
@@ -90,6 +94,21 @@ impl Answer {
             retry_after: Some(RETRY_FAULT),
             body: Body::Status("parked", Some(waiting_for)),
         }
+    }
+
+    /// A handler's "not yet".
+    pub(crate) fn put_off(waiting_for: Option<u64>, wait: Duration) -> Self {
+        Self {
+            status: StatusCode::ACCEPTED,
+            outcome: Outcome::Parked,
+            retry_after: Some(wait),
+            body: Body::Status("parked", waiting_for),
+        }
+    }
+
+    /// Deferred mode.
+    pub(crate) fn stored() -> Self {
+        Self::status(StatusCode::ACCEPTED, Outcome::Accepted, "accepted")
     }
 
     pub(crate) fn set_aside() -> Self {

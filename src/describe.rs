@@ -25,12 +25,16 @@ pub(crate) fn metrics() {
         "Rows of applied events that retention removed, by source."
     );
     describe_counter!(
+        "inbox_superseded_total",
+        "Events that came after a later version of theirs, by source."
+    );
+    describe_counter!(
         "inbox_verified_total",
         "Verified deliveries by source and label of the secret."
     );
     describe_gauge!(
         "inbox_parked",
-        "Events that wait for a lower sequence, by source."
+        "Events that wait for a lower sequence or for the worker, by source."
     );
     describe_gauge!(
         "inbox_dead_letters",

@@ -84,7 +84,7 @@ impl<DB: Backend> Inbox<DB> {
             migrate: true,
             tenants_only: false,
             lease: None,
-            fail: FailPoints::default(),
+            fail: Default::default(),
         }
     }
 
@@ -315,7 +315,7 @@ impl<DB: Backend> InboxBuilder<DB> {
             let message = "an inbox needs a source: `.source(Source::kudos(\"crm\").secrets([…]))`";
             return Err(BuildError::new(BuildErrorKind::Name, message));
         }
-        let budgets = sources.values().map(|source| source.budget());
+        let budgets = sources.values().map(|source| source.longest_budget());
         let lease = lease(self.lease, budgets.max().unwrap_or_default())?;
         let settings = DB::check(&self.pool).await?;
         if self.migrate {
@@ -331,7 +331,7 @@ impl<DB: Backend> InboxBuilder<DB> {
         let (watch, watcher) = Watch::new();
         let shared = Arc::new(Shared {
             pool: self.pool,
-            sql,
+            sql: Arc::new(sql),
             clock: self.clock,
             sources,
             runtime: Handle::current(),

@@ -41,10 +41,13 @@
 //! 4. Known already? From the memory of commits that this process saw, or by one statement.
 //! 5. The queue: in this process one event and one correlation id hold at most one connection.
 //! 6. BEGIN, a savepoint, and the event's row, inserted as applied. Exactly one transaction can win.
-//! 7. With a sequence: the cursor of its correlation id is advanced by a compare-and-swap, or the event is parked.
+//! 7. With a sequence: the cursor of its correlation id is advanced by a compare-and-swap, or the event is parked. With a
+//!    version: that of its correlation id is raised by a compare-and-swap, or the event is recorded as superseded.
 //! 8. The handler runs with that transaction in its hands, within what is left of the budget.
 //! 9. A 2xx: the savepoint is released, which fails if the transaction is not what it was; then COMMIT; then the answer.
-//!    Another 4xx or a 3xx: rolled back, and a dead letter in the same transaction. Anything else: rolled back.
+//!    Another 4xx or a 3xx: rolled back, and a dead letter in the same transaction. [`Park`]: rolled back, and parked in the
+//!    same transaction. Anything else: rolled back.
+//!    A deferred source ([`Source::deferred`]) stores the event after step 6 instead; the worker does the rest.
 //! 10. Successors that are now due are applied by the worker, one transaction each.
 //!
 //! # States of an event
@@ -59,7 +62,8 @@
 //!                     └────── gap, too many failures, 4xx ────────┘
 //! ```
 //!
-//! A source whose event id is not signed has one state more, *fenced*: kept, and handed over only if an operator says so.
+//! A source whose event id is not signed has one state more, *fenced*: kept, and handed over only if an operator says so. One
+//! that applies what is newer ([`Source::newer_than`]) has *superseded*: recorded, and never handed over.
 //!
 //! Whose turn it is is computed from the cursor and stored nowhere, so that nothing is stranded by a crash or a race.
 //!
@@ -87,10 +91,12 @@ mod event;
 #[cfg(feature = "axum")]
 mod extract;
 mod fail;
+mod guard;
 mod inbox;
 mod kept;
 pub mod layer;
 mod order;
+mod park;
 pub mod preset;
 mod queue;
 mod recent;
@@ -110,10 +116,12 @@ pub use event::{Delivery, Origin, Outcome, Verdict};
 #[cfg(feature = "failpoints")]
 #[doc(hidden)]
 pub use fail::FailPoints;
+pub use guard::Guarded;
 pub use inbox::{Inbox, InboxBuilder};
 pub use order::Purged;
+pub use park::Park;
 pub use preset::Preset;
-pub use source::Source;
+pub use source::{EqualVersions, Source};
 pub use store::Backend;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite;

@@ -33,7 +33,7 @@ const REMEMBERED_ANSWER: usize = 1024;
 /// What the handles of one inbox share.
 pub(crate) struct Shared<DB: Backend> {
     pub(crate) pool: Pool<DB>,
-    pub(crate) sql: Sql,
+    pub(crate) sql: Arc<Sql>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) sources: HashMap<Arc<str>, Arc<SourceState>>,
     pub(crate) runtime: Handle,

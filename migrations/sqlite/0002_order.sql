@@ -3,6 +3,9 @@
 
 ALTER TABLE tower_inbox_event ADD COLUMN version INTEGER;     -- newer-than order: an integer, or an instant in µs
 
+-- Retention finds its rows by this, where they are not applied ones.
+CREATE INDEX tower_inbox_event_not_applied ON tower_inbox_event (source, state, decided_at) WHERE state > 3;
+
 ALTER TABLE tower_inbox_cursor ADD COLUMN version INTEGER;    -- newer-than order: the one that was applied last
 ALTER TABLE tower_inbox_cursor ADD COLUMN settles_at INTEGER; -- a stream that adopts its first sequence begins then; next_sequence is -1 so far
 ALTER TABLE tower_inbox_cursor ADD COLUMN next_range INTEGER; -- where the lowest skipped range ahead begins, if there is one

@@ -3,14 +3,17 @@
 use super::open::Open;
 use super::{Entered, Job, Stop};
 use crate::event::Origin;
-use crate::store::{Backend, Key, Known, Lease, Place, State, Stream};
+use crate::store::{Backend, Key, Known, Lease, Place, State};
 
 /// The looks at a row that somebody else keeps changing, within one transaction.
-const LOOKS: u32 = 3;
+pub(super) const LOOKS: u32 = 3;
 
 impl<DB: Backend> Job<'_, DB> {
     /// Event first, then cursor: everywhere in this order.
     pub(super) async fn enter(&self, open: &mut Open<'_, DB>) -> Result<Entered, Stop> {
+        if self.only_stores() {
+            return self.enter_deferred(open).await;
+        }
         let conn = open.conn();
         if self.origin == Origin::Drained {
             return match DB::lock_event(conn, &self.shared.sql, self.key()).await? {
@@ -19,12 +22,13 @@ impl<DB: Backend> Job<'_, DB> {
             };
         }
         for _ in 0..LOOKS {
-            if DB::insert_event(conn, &self.shared.sql, &self.new_event(), State::Applied).await? {
+            if DB::insert_event(conn, &self.shared.sql, &self.new_event(), self.begins_as()).await?
+            {
                 if self.is_fenced(conn).await? {
                     return Ok(Entered::Fence { from: None });
                 }
                 return match self.place() {
-                    None => Ok(Entered::Run { from: None }),
+                    None => self.outrun(conn, None).await,
                     Some(place) => self.take_turn(conn, &place).await,
                 };
             }
@@ -41,6 +45,15 @@ impl<DB: Backend> Job<'_, DB> {
         if let Some(known) = DB::lock_event(conn, sql, self.key()).await? {
             return self.enter_known(conn, &known).await.map(Some);
         }
+        self.claim_place(conn).await
+    }
+
+    /// What holds the event's place, since it is not its id that is taken. Nothing: look again.
+    pub(super) async fn claim_place(
+        &self,
+        conn: &mut DB::Connection,
+    ) -> Result<Option<Entered>, Stop> {
+        let sql = &self.shared.sql;
         let Some(place) = self.place() else {
             return Ok(None);
         };
@@ -59,34 +72,35 @@ impl<DB: Backend> Job<'_, DB> {
         Ok(None)
     }
 
-    /// The event has a row.
-    async fn enter_known(&self, conn: &mut DB::Connection, known: &Known) -> Result<Entered, Stop> {
-        let sql = &self.shared.sql;
+    /// What needs neither cursor nor handler.
+    pub(super) fn decided(&self, known: &Known) -> Option<Entered> {
         if self.origin == Origin::Live
             && !self.source.same_content(self.envelope, known)
             && self.source.refuses_other_content(self.envelope)
         {
-            return Ok(Entered::Duplicate {
+            return Some(Entered::Duplicate {
                 other_content: true,
             });
         }
-        if known.state == State::Applied {
-            return Ok(Entered::Duplicate {
+        match known.state {
+            State::Applied => Some(Entered::Duplicate {
                 other_content: false,
-            });
+            }),
+            State::Fenced => Some(Entered::Fenced),
+            State::Superseded => Some(Entered::Superseded),
+            _ => known.has_yielded.then_some(Entered::PlaceTaken),
         }
-        if known.state == State::Fenced {
-            return Ok(Entered::Fenced);
+    }
+
+    /// The event has a row.
+    async fn enter_known(&self, conn: &mut DB::Connection, known: &Known) -> Result<Entered, Stop> {
+        if let Some(entered) = self.decided(known) {
+            return Ok(entered);
         }
-        if known.has_yielded {
-            return Ok(Entered::PlaceTaken);
-        }
+        let sql = &self.shared.sql;
         // What counts is the place that it was stored with.
-        if let (Some(correlation_id), Some(sequence)) = (&known.correlation_id, known.sequence) {
-            let stream = Stream {
-                source: self.source.name(),
-                correlation_id,
-            };
+        if let Some(place) = known.place(self.source.name()) {
+            let Place { stream, sequence } = place;
             let next = match DB::lock_cursor(conn, sql, stream).await? {
                 Some(next) => next,
                 // Nothing of this stream was ever applied: its cursor went with the rollback of its first event.
@@ -102,7 +116,6 @@ impl<DB: Backend> Job<'_, DB> {
             if sequence < next {
                 return Ok(Entered::SetAside);
             }
-            let place = Place { stream, sequence };
             if !self.advance(conn, &place).await? {
                 return Err(Stop::Again);
             }
@@ -123,13 +136,11 @@ impl<DB: Backend> Job<'_, DB> {
             // Taken over by another worker, which thought this one dead.
             return Ok(Entered::Gone);
         }
-        Ok(Entered::Run {
-            from: Some(known.state),
-        })
+        self.outrun(conn, Some(known)).await
     }
 
     /// Whether the same was signed under another id before (§6.7): after the id, before the cursor.
-    async fn is_fenced(&self, conn: &mut DB::Connection) -> Result<bool, Stop> {
+    pub(super) async fn is_fenced(&self, conn: &mut DB::Connection) -> Result<bool, Stop> {
         let Some(fence) = &self.fence else {
             return Ok(false);
         };

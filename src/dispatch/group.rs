@@ -4,7 +4,7 @@ use http::Response;
 
 use super::open::Open;
 use super::settle::{LOST, Said, rejected};
-use super::{Entered, Job, Run, Settled, Stop, Tries, contended, within};
+use super::{Entered, Job, Run, Settled, Stop, Tries, contended, defer, within};
 use crate::answer::Answer;
 use crate::queue::End;
 use crate::store::{Backend, State};
@@ -42,13 +42,37 @@ impl<DB: Backend> Group<'_, DB> {
         let deadline = first.deadline;
         let mut open = Open::begin(first.shared, deadline).await?;
         let mut last = None;
-        let mut held = Vec::new();
+        let (mut held, mut superseded) = (Vec::new(), Vec::new());
+        // Of a deferred source: what is new, and whether something waits already.
+        let (mut stored, mut waiting) = (Vec::new(), false);
         for job in self.0 {
             let from = match within(deadline, job.enter(&mut open)).await? {
                 Entered::Run { from } => from,
                 Entered::Fence { from } => {
                     within(deadline, job.hold(open.conn(), from)).await?;
                     held.push((job, from));
+                    continue;
+                }
+                Entered::Store => {
+                    let all = stored.iter().map(|job: &&Job<'_, DB>| job.stored.bytes());
+                    let bytes = all.sum::<i64>() + job.stored.bytes();
+                    if !job.source.may_park_more(stored.len(), bytes) {
+                        open.roll_back(deadline).await?;
+                        return Ok(Settled::failed(Answer::busy(
+                            "parked events of this source",
+                        )));
+                    }
+                    within(deadline, job.keep_parked(open.conn())).await?;
+                    stored.push(job);
+                    continue;
+                }
+                Entered::Requeue | Entered::Stored => {
+                    waiting = true;
+                    continue;
+                }
+                Entered::Supersede { from } => {
+                    within(deadline, job.record_superseded(open.conn())).await?;
+                    superseded.push((job, from));
                     continue;
                 }
                 Entered::Duplicate {
@@ -64,6 +88,7 @@ impl<DB: Backend> Group<'_, DB> {
                 // Known already, in whatever way: nothing to do for this one.
                 Entered::Duplicate { .. }
                 | Entered::Fenced
+                | Entered::Superseded
                 | Entered::Park { .. }
                 | Entered::Parked { .. }
                 | Entered::SetAside
@@ -80,6 +105,11 @@ impl<DB: Backend> Group<'_, DB> {
                     let _ = open.roll_back(deadline).await;
                     return Ok(settled);
                 }
+                Said::NotYet(_) => {
+                    let _ = open.roll_back(deadline).await;
+                    let detail = "an event of this request is not to be applied yet";
+                    return Ok(Settled::failed(Answer::unavailable(detail)));
+                }
                 Said::Lost(settled) => return Ok(settled),
             }
             // Before the next element writes: is this still our transaction? Otherwise its row would be committed on
@@ -94,12 +124,32 @@ impl<DB: Backend> Group<'_, DB> {
             Some((from, response)) => first.settle(open, from, response).await?,
             None => {
                 open.commit(deadline).await?;
+                waiting |= !stored.is_empty();
+                for job in stored {
+                    job.source.parked_one(job.stored.bytes());
+                }
+                if waiting {
+                    for (job, from) in held {
+                        job.held(from);
+                    }
+                    return Ok(defer::stored());
+                }
+                // What is new in it is older than what was applied.
+                if held.is_empty() && !superseded.is_empty() {
+                    for (job, from) in superseded {
+                        job.superseded(from);
+                    }
+                    return Ok(Settled::answer(End::Superseded, Answer::superseded()));
+                }
                 Settled::answer(End::Applied, Answer::duplicate())
             }
         };
         if settled.end == End::Applied {
             for (job, from) in held {
                 job.held(from);
+            }
+            for (job, from) in superseded {
+                job.superseded(from);
             }
         }
         Ok(settled)

@@ -1,9 +1,12 @@
 //! One transaction: begin, enter, lend, call, settle. The only place that commits.
 
 mod bury;
+mod defer;
 mod enter;
 mod group;
+mod newer;
 mod open;
+mod put_off;
 mod release;
 mod retry;
 mod settle;
@@ -25,8 +28,8 @@ use crate::queue::End;
 use crate::shared::Shared;
 use crate::source::SourceState;
 use crate::store::{
-    Attempt, Audit, Backend, Fault, Fence, Key, Lease, NewEvent, NewPending, Place, Reason, State,
-    StoredRequest, Stream,
+    AT_ONCE, Attempt, Audit, Backend, Fault, Fence, Key, Lease, NewEvent, NewPending, Place,
+    Reason, State, StoredRequest, Stream,
 };
 pub(crate) use bury::Bury;
 pub(crate) use group::Group;
@@ -140,6 +143,18 @@ enum Entered {
     },
     /// Held by the fence already.
     Fenced,
+    /// To be stored for a worker.
+    Store,
+    /// A dead letter that is stored for a worker now.
+    Requeue,
+    /// Stored for a worker already.
+    Stored,
+    /// A later version was applied before it.
+    Supersede {
+        from: Option<State>,
+    },
+    /// That was found out already.
+    Superseded,
     /// Parked already, and it stays so.
     Parked {
         waiting_for: i64,
@@ -177,6 +192,7 @@ impl<DB: Backend> Job<'_, DB> {
             event_type: self.envelope.event_type.as_ref().map(|kind| kind.as_str()),
             correlation_id: self.envelope.correlation_id.as_ref().map(|id| id.as_str()),
             sequence: self.place().map(|place| place.sequence),
+            version: self.envelope.version,
             at: self.shared.clock.now(),
         }
     }
@@ -224,11 +240,25 @@ impl<DB: Backend> Job<'_, DB> {
         self.shared.fail.reached(at::ENTERED).await?;
         match entered {
             Entered::Run { from } => self.call(open, from, handler).await,
-            Entered::Park { waiting_for } => self.park(open, waiting_for).await,
+            Entered::Park { waiting_for } => self.park(open, parked(waiting_for)).await,
+            Entered::Store => self.park(open, defer::stored()).await,
+            Entered::Requeue => {
+                open.commit(self.deadline).await?;
+                Ok(defer::stored())
+            }
+            Entered::Stored => {
+                open.roll_back(self.deadline).await?;
+                Ok(defer::stored())
+            }
             Entered::Fence { from } => self.fence(open, from).await,
             Entered::Fenced => {
                 open.roll_back(self.deadline).await?;
                 Ok(Settled::answer(End::Fenced, Answer::fenced()))
+            }
+            Entered::Supersede { from } => self.supersede(open, from).await,
+            Entered::Superseded => {
+                open.roll_back(self.deadline).await?;
+                Ok(Settled::answer(End::Superseded, Answer::superseded()))
             }
             Entered::Parked { waiting_for } => {
                 open.roll_back(self.deadline).await?;
@@ -271,25 +301,31 @@ impl<DB: Backend> Job<'_, DB> {
         within(self.deadline, async { Ok(kept.await?) }).await
     }
 
-    async fn park<R>(&self, mut open: Open<'_, DB>, waiting_for: i64) -> Result<Settled<R>, Stop> {
+    async fn park<R>(
+        &self,
+        mut open: Open<'_, DB>,
+        settled: Settled<R>,
+    ) -> Result<Settled<R>, Stop> {
         if !self.source.may_park(self.stored.bytes()) {
             open.roll_back(self.deadline).await?;
             return Ok(Settled::failed(Answer::busy(
                 "parked events of this source",
             )));
         }
-        let (conn, sql, at) = (open.conn(), &self.shared.sql, self.shared.clock.now());
-        within(self.deadline, async {
-            if !DB::swap_state(conn, sql, self.key(), State::Applied, State::Parked, at).await? {
-                return Err(Stop::Again);
-            }
-            DB::insert_pending(conn, sql, &self.pending(None, None, self.stored)).await?;
-            Ok(())
-        })
-        .await?;
+        within(self.deadline, self.keep_parked(open.conn())).await?;
         open.commit(self.deadline).await?;
         self.source.parked_one(self.stored.bytes());
-        Ok(parked(waiting_for))
+        Ok(settled)
+    }
+
+    async fn keep_parked(&self, conn: &mut DB::Connection) -> Result<(), Stop> {
+        let (sql, at) = (&self.shared.sql, self.shared.clock.now());
+        let (from, to) = (self.begins_as(), State::Parked);
+        if from != to && !DB::swap_state(conn, sql, self.key(), from, to, at).await? {
+            return Err(Stop::Again);
+        }
+        DB::insert_pending(conn, sql, &self.pending(None, None, self.stored)).await?;
+        Ok(())
     }
 
     /// Keeps what the fence caught under its own id, with its request, for an operator to look at.
@@ -306,7 +342,8 @@ impl<DB: Backend> Job<'_, DB> {
 
     async fn hold(&self, conn: &mut DB::Connection, from: Option<State>) -> Result<(), Stop> {
         let (sql, at) = (&self.shared.sql, self.shared.clock.now());
-        if !DB::swap_state(conn, sql, self.key(), State::Applied, State::Fenced, at).await? {
+        let (before, held) = (self.begins_as(), State::Fenced);
+        if !DB::swap_state(conn, sql, self.key(), before, held, at).await? {
             return Err(Stop::Again);
         }
         if from.is_none() {
@@ -356,6 +393,7 @@ impl<DB: Backend> Job<'_, DB> {
             reason,
             attempts: i64::from(status.is_some()),
             last_status: status.map(|status| i64::from(status.as_u16())),
+            not_before: AT_ONCE,
             at: event.at,
             request,
         }

@@ -15,6 +15,7 @@ use crate::answer::Answer;
 use crate::event::{Delivery, Origin, Outcome, Verdict};
 use crate::fail::at;
 use crate::kept::{Collect, Collected, Kept};
+use crate::park::Park;
 use crate::queue::End;
 use crate::store::{Attempt, Backend, Fault, Reason, State};
 
@@ -36,6 +37,7 @@ impl<DB: Backend> Job<'_, DB> {
                 let _ = open.roll_back(self.deadline).await;
                 Ok(settled)
             }
+            Said::NotYet(park) => self.put_off(open, from, park).await,
             Said::Lost(settled) => Ok(settled),
         }
     }
@@ -90,6 +92,9 @@ impl<DB: Backend> Job<'_, DB> {
             }
             Ok(Ok(Ok(response))) => response,
         };
+        if let Some(park) = response.extensions().get::<Park>() {
+            return Said::NotYet(*park);
+        }
         let judged = self.verdict(&delivery, &response);
         if !matches!(judged, Judged::Commit) {
             tracing::warn!(
@@ -219,14 +224,8 @@ impl<DB: Backend> Job<'_, DB> {
         response: Response<R>,
     ) -> Result<Settled<R>, Stop> {
         let status = response.status();
-        let rolled_back = within(self.deadline, async {
-            Ok(DB::rollback_to(open.conn()).await?)
-        })
-        .await;
-        match rolled_back {
-            Ok(()) if DB::depth(open.conn()) == 1 => {}
-            Err(Stop::Budget) => return Err(Stop::Budget),
-            _ => return Ok(Settled::handler_failed(LOST)),
+        if let Some(lost) = self.undo(&mut open).await? {
+            return Ok(lost);
         }
         if from.is_none() && !self.source.keeps_rejected() {
             open.roll_back(self.deadline).await?;
@@ -240,6 +239,22 @@ impl<DB: Backend> Job<'_, DB> {
             self.source.parked_one(self.stored.bytes());
         }
         Ok(rejected(response))
+    }
+
+    /// Takes back all that was done since our savepoint. Something if the transaction is not what it was.
+    pub(super) async fn undo<R>(
+        &self,
+        open: &mut Open<'_, DB>,
+    ) -> Result<Option<Settled<R>>, Stop> {
+        let rolled_back = within(self.deadline, async {
+            Ok(DB::rollback_to(open.conn()).await?)
+        })
+        .await;
+        match rolled_back {
+            Ok(()) if DB::depth(open.conn()) == 1 => Ok(None),
+            Err(Stop::Budget) => Err(Stop::Budget),
+            _ => Ok(Some(Settled::handler_failed(LOST))),
+        }
     }
 
     /// Another process took the event up when the lock on it was given back: its decision stands, and the handler is
@@ -256,6 +271,7 @@ impl<DB: Backend> Job<'_, DB> {
         Ok(match found.map(|known| known.state) {
             Some(State::Applied) => Settled::answer(End::Applied, Answer::again(kept)),
             Some(State::Dead) => rejected(response),
+            Some(State::Superseded) => Settled::answer(End::Superseded, Answer::superseded()),
             _ => Settled::failed(Answer::unavailable(
                 "another delivery of this event is at work",
             )),
@@ -316,6 +332,8 @@ pub(super) enum Said<R> {
     Commit(Response<R>),
     /// Its verdict on this payload.
     Terminal(Response<R>),
+    /// To be rolled back, and kept until then.
+    NotYet(Park),
     /// To be rolled back, and tried again.
     Failed(Settled<R>),
     /// The transaction is lost, or in an unknown state.

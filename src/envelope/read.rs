@@ -94,27 +94,30 @@ impl Mapping {
             .event_type
             .as_deref()
             .is_some_and(|kind| self.control.iter().any(|one| one == kind));
-        Ok(if is_control {
-            Reading::Control(envelope)
-        } else {
-            Reading::Event(envelope)
-        })
+        if is_control {
+            return Ok(Reading::Control(envelope));
+        }
+        if let Some(source) = &self.version {
+            if envelope.version.is_none() {
+                return Err(request.missing(Field::Version, &source.place));
+            }
+            if envelope.correlation_id.is_none() {
+                let reason = "is missing, and a version is one of some entity";
+                let place = described(&self.correlation_id);
+                return Err(EnvelopeError::new(Field::CorrelationId, place, reason));
+            }
+        }
+        Ok(Reading::Event(envelope))
     }
 
     fn check_order(&self, envelope: &Envelope) -> Result<(), EnvelopeError> {
-        let place = |source: &Option<Lookup>| {
-            source.as_ref().map_or_else(
-                || "not mapped".to_owned(),
-                |source| source.place.to_string(),
-            )
-        };
         match (&envelope.correlation_id, envelope.sequence) {
             (None, Some(_)) => {
                 let reason =
                     "is missing, and the event has a sequence: an order is one of some entity";
                 Err(EnvelopeError::new(
                     Field::CorrelationId,
-                    place(&self.correlation_id),
+                    described(&self.correlation_id),
                     reason,
                 ))
             }
@@ -122,15 +125,17 @@ impl Mapping {
                 let reason = format!("is {sequence}; the first one is {}", self.first_sequence);
                 Err(EnvelopeError::new(
                     Field::Sequence,
-                    place(&self.sequence),
+                    described(&self.sequence),
                     reason,
                 ))
             }
+            // A version is an order too, and demanded where it is mapped.
+            (_, None) if self.version.is_some() => Ok(()),
             (None, None) if self.order_required => {
                 let reason = "is missing; this source takes ordered events only";
                 Err(EnvelopeError::new(
                     Field::CorrelationId,
-                    place(&self.correlation_id),
+                    described(&self.correlation_id),
                     reason,
                 ))
             }
@@ -138,7 +143,7 @@ impl Mapping {
                 let reason = "is missing; this source takes ordered events only";
                 Err(EnvelopeError::new(
                     Field::Sequence,
-                    place(&self.sequence),
+                    described(&self.sequence),
                     reason,
                 ))
             }
@@ -167,6 +172,14 @@ impl Mapping {
             None => {}
         }
         names
+    }
+}
+
+/// Where a part is looked for, for people.
+fn described(source: &Option<Lookup>) -> String {
+    match source {
+        None => "not mapped".to_owned(),
+        Some(source) => source.place.to_string(),
     }
 }
 

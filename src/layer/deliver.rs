@@ -14,7 +14,7 @@ use super::group;
 use crate::answer::Answer;
 use crate::dispatch::{Job, Reply, Run, Settled, patience};
 use crate::door::Passed;
-use crate::envelope::{Envelope, Reading};
+use crate::envelope::{Envelope, Fingerprint, Reading};
 use crate::event::{Origin, Outcome};
 use crate::order::worker::{self, Work};
 use crate::queue::{End, Joined, Landing};
@@ -181,8 +181,8 @@ impl<DB: Backend> Live<'_, DB> {
         let settled = self.lead(handler).await;
         if settled.end == End::Applied {
             shared.remember(epoch, self.source, self.envelope, settled.kept.as_ref());
-            self.wake();
         }
+        self.wake(settled.end);
         leader.land(settled.end);
         settled.reply
     }
@@ -215,7 +215,17 @@ impl<DB: Backend> Live<'_, DB> {
                 Some(refusal) => refusal,
                 None => Answer::parked(waiting_for),
             },
+            End::Stored => self.known_as(landing.fingerprint, Answer::stored()).await,
+            End::PutOff { waiting_for, until } => {
+                let wait = until.since(self.shared.clock.now());
+                let answer = Answer::put_off(waiting_for, wait);
+                self.known_as(landing.fingerprint, answer).await
+            }
             End::Fenced => Answer::fenced(),
+            End::Superseded => {
+                self.known_as(landing.fingerprint, Answer::superseded())
+                    .await
+            }
             // A redirect is the handler's own to give, with where to (§3).
             End::Rejected(status) if same && status.is_client_error() => {
                 Answer::same_verdict(status)
@@ -227,9 +237,7 @@ impl<DB: Backend> Live<'_, DB> {
     }
 
     async fn known_applied(&self, seen: Seen) -> Answer {
-        if seen.fingerprint != self.envelope.print()
-            && let Some(refusal) = self.other_content().await
-        {
+        if let Some(refusal) = self.refusal(seen.fingerprint).await {
             return refusal;
         }
         if seen.kept.is_some() || self.source.answer_limit().is_none() {
@@ -246,6 +254,19 @@ impl<DB: Backend> Live<'_, DB> {
             Ok(Err(answer)) => answer,
             Err(_) => Answer::unavailable("the delivery's time is spent"),
         }
+    }
+
+    /// For content that is known, this answer.
+    async fn known_as(&self, seen: Fingerprint, answer: Answer) -> Answer {
+        self.refusal(seen).await.unwrap_or(answer)
+    }
+
+    /// For content that is not what was seen before, unless the policy is to note.
+    async fn refusal(&self, seen: Fingerprint) -> Option<Answer> {
+        if seen == self.envelope.print() {
+            return None;
+        }
+        self.other_content().await
     }
 
     /// A known id with other content: the refusal, once it is in the audit table; nothing where the policy is to note.
@@ -294,7 +315,8 @@ impl<DB: Backend> Live<'_, DB> {
             Ok(Ok(None)) => {}
         }
         let _lane = match &self.envelope.correlation_id {
-            Some(id) if self.envelope.sequence.is_some() => {
+            // What is only stored waits for no handler.
+            Some(id) if self.envelope.is_ordered() && !self.source.is_deferred() => {
                 let name = self.source.name_arc();
                 let lane = self.shared.lanes.enter(&name, id.as_arc());
                 match timeout_at(patience(self.deadline), lane).await {
@@ -335,11 +357,15 @@ impl<DB: Backend> Live<'_, DB> {
         let Some(known) = known.map_err(|error| self.database_failed(&error))? else {
             return Ok(None);
         };
-        let waiting_for = match self.standing(&known) {
+        let (end, answer) = match self.standing(&known) {
             Standing::Open => return Ok(None),
             Standing::Fenced => return Ok(Some(Settled::answer(End::Fenced, Answer::fenced()))),
-            Standing::Applied => None,
-            Standing::Waiting(next) => Some(next),
+            Standing::Applied => (End::Applied, Answer::again(known.kept.clone())),
+            Standing::Superseded => (End::Superseded, Answer::superseded()),
+            Standing::Stored => (End::Stored, Answer::stored()),
+            Standing::Waiting(waiting_for) => {
+                (End::Parked { waiting_for }, Answer::parked(waiting_for))
+            }
         };
         if !self.source.same_content(self.envelope, &known)
             && let Some(refusal) = self.other_content().await
@@ -349,14 +375,9 @@ impl<DB: Backend> Live<'_, DB> {
                 refusal,
             )));
         }
-        Ok(Some(match waiting_for {
-            None => Settled {
-                kept: known.kept.clone(),
-                ..Settled::answer(End::Applied, Answer::again(known.kept))
-            },
-            Some(waiting_for) => {
-                Settled::answer(End::Parked { waiting_for }, Answer::parked(waiting_for))
-            }
+        Ok(Some(Settled {
+            kept: known.kept,
+            ..Settled::answer(end, answer)
         }))
     }
 
@@ -364,6 +385,17 @@ impl<DB: Backend> Live<'_, DB> {
         match (known.state, known.sequence, known.next_sequence) {
             (State::Applied, _, _) => Standing::Applied,
             (State::Fenced, _, _) => Standing::Fenced,
+            (State::Superseded, _, _) => Standing::Superseded,
+            (State::Parked, _, _) if self.source.is_deferred() => Standing::Stored,
+            (State::Dead, _, _)
+                if self.source.is_deferred()
+                    && known.is_waiting()
+                    && self.source.revives_gaps() =>
+            {
+                Standing::Stored
+            }
+            // A deferred source's dead letter is stored anew.
+            (State::Dead, _, _) if self.source.is_deferred() => Standing::Open,
             (_, Some(sequence), Some(next)) if known.is_waiting() && sequence > next => {
                 Standing::Waiting(next.unsigned_abs())
             }
@@ -384,19 +416,17 @@ impl<DB: Backend> Live<'_, DB> {
         Answer::unavailable("the database is not available")
     }
 
-    /// The next one of this stream may be waiting for this commit.
-    fn wake(&self) {
-        if let (Some(id), Some(_)) = (&self.envelope.correlation_id, self.envelope.sequence)
-            && self.source.has_pending()
-        {
-            let (source, correlation_id) = (self.source.name_arc(), Arc::clone(id.as_arc()));
-            worker::wake(
-                self.shared,
-                Work::Stream {
-                    source,
-                    correlation_id,
-                },
-            );
+    /// What a worker may have to do now, or later.
+    fn wake(&self, end: End) {
+        let is_due = match end {
+            // The next one of this stream may be waiting for this commit.
+            End::Applied => self.envelope.order().is_some() && self.source.has_pending(),
+            End::Stored | End::PutOff { .. } => true,
+            _ => false,
+        };
+        if is_due {
+            let work = Work::on(self.source.name_arc(), self.envelope);
+            worker::wake(self.shared, work);
         }
     }
 }
@@ -407,6 +437,9 @@ enum Standing {
     Open,
     Applied,
     Fenced,
+    Superseded,
+    /// For a worker.
+    Stored,
     Waiting(u64),
 }
 

@@ -8,6 +8,7 @@ use super::deliver::Arrival;
 use crate::answer::Answer;
 use crate::dispatch::{Group, Job, Reply, Run, Settled};
 use crate::event::Origin;
+use crate::order::worker::{self, Work};
 use crate::queue::{End, Joined, Leader};
 use crate::request;
 use crate::shared::Shared;
@@ -48,12 +49,17 @@ pub(super) async fn answer<DB: Backend, R>(
         }
         Err(()) => Settled::failed(Answer::busy("deliveries in flight")),
     };
-    // The end of the request says the same of each of them, unless the fence may have held one.
+    // The end of the request says the same of each of them, unless the fence may have held one, or one was superseded.
     let end = match settled.end {
-        End::Applied if !source.is_fenced() => End::Applied,
+        End::Applied if !source.is_fenced() && source.applies_newer().is_none() => End::Applied,
         // Who waited for one of them comes again, and finds out.
         _ => End::Failed,
     };
+    if settled.end == End::Stored {
+        for Arrival { envelope, .. } in arrivals {
+            worker::wake(shared, Work::on(source.name_arc(), envelope));
+        }
+    }
     for leader in leaders {
         leader.land(end);
     }

@@ -114,7 +114,7 @@ async fn one<DB: Backend>(
         } => Some(shared.lanes.enter(source, correlation_id).await),
         Work::Event { .. } => None,
     };
-    let deadline = Instant::now() + source.budget();
+    let deadline = Instant::now() + source.worker_budget();
     let Ok(_permits) = shared.permits(source, deadline).await else {
         return later(SOON);
     };
@@ -172,7 +172,9 @@ async fn one<DB: Backend>(
     )
     .increment(1);
     // Before the attempt is counted: a redelivery that comes after that count is a try of its own, not this one's.
-    leader.land(settled.end);
+    if let Some(leader) = leader {
+        leader.land(settled.end);
+    }
     judge(&job, &head, &settled).await
 }
 
@@ -201,6 +203,7 @@ fn readable(head: &Pending) -> Option<(Envelope, Request<Bytes>)> {
         Some(number) => Some(Sequence::new(number)?),
         None => None,
     };
+    envelope.version = head.version;
     Some((envelope, request::restore(&head.request)?))
 }
 
@@ -221,7 +224,7 @@ struct TakenUp<'a> {
     lease: Lease,
     _held: Held<'a>,
     /// Nothing if its row cannot be read.
-    event: Option<(Envelope, Request<Bytes>, Leader)>,
+    event: Option<(Envelope, Request<Bytes>, Option<Leader>)>,
 }
 
 /// Looks for what is due, and claims it, over one connection. The attempt is counted and committed before the handler
@@ -264,9 +267,13 @@ async fn take_up<'a, DB: Backend>(
             None => None,
             Some((envelope, request)) => {
                 let (name, id) = (source.name_arc(), envelope.event_id.as_arc());
-                match shared.flights.join(&name, id, envelope.print()) {
-                    Joined::Leader(leader) => Some((envelope, request, leader)),
-                    Joined::Follower(flight) => return Ok(Looked::Flying(flight)),
+                // No delivery of a deferred source runs the handler, nor waits for it.
+                let joined = (!source.is_deferred())
+                    .then(|| shared.flights.join(&name, id, envelope.print()));
+                match joined {
+                    None => Some((envelope, request, None)),
+                    Some(Joined::Leader(leader)) => Some((envelope, request, Some(leader))),
+                    Some(Joined::Follower(flight)) => return Ok(Looked::Flying(flight)),
                 }
             }
         };
@@ -307,7 +314,7 @@ async fn take_up<'a, DB: Backend>(
 /// The attempt said nothing about the event: it does not count.
 async fn hand_back<DB: Backend>(job: &Job<'_, DB>, key: Key<'_>) {
     let shared = job.shared;
-    let deadline = Instant::now() + job.source.budget();
+    let deadline = Instant::now() + job.source.worker_budget();
     let back = tokio::time::timeout_at(deadline, async {
         let _turn = shared.turn().await;
         let mut conn = shared.statements(deadline).await.map_err(drop)?;
@@ -388,13 +395,14 @@ async fn judge<DB: Backend>(job: &Job<'_, DB>, head: &Pending, settled: &Settled
         event_id: job.envelope.event_id.as_str(),
     };
     match settled.end {
-        End::Applied => Step::Applied,
+        End::Applied | End::Superseded => Step::Applied,
         // Its dead letter is written: the cursor stays, and so does what waits behind it (§5.10).
         End::Rejected(_) => Step::Ended(Drained::Nothing),
-        End::Parked { .. } | End::Fenced => {
+        End::Parked { .. } | End::Stored | End::Fenced => {
             hand_back(job, key).await;
             Step::Ended(Drained::Nothing)
         }
+        End::PutOff { until, .. } => later(until.since(job.shared.clock.now())),
         End::Failed if !settled.blames_handler => {
             hand_back(job, key).await;
             later(SOON)
@@ -482,7 +490,7 @@ async fn fail<DB: Backend>(
         .run()
         .await
     } else {
-        let deadline = Instant::now() + source.budget();
+        let deadline = Instant::now() + source.worker_budget();
         let recording = async {
             let _turn = shared.turn().await;
             let mut conn = shared.statements(deadline).await.map_err(|_| ())?;

@@ -17,6 +17,7 @@ use super::drain::{self, Drained};
 use super::lease::{self, Leases};
 use super::{in_time, upkeep};
 use crate::dispatch::{BoxError, BoxFuture};
+use crate::envelope::Envelope;
 use crate::layer::DrainTarget;
 use crate::shared::Shared;
 use crate::store::{Backend, Key, Stream};
@@ -43,6 +44,22 @@ pub(crate) enum Work {
         source: Arc<str>,
         event_id: Arc<str>,
     },
+}
+
+impl Work {
+    /// What there is to do about this event: its stream, if it has a place in one.
+    pub(crate) fn on(source: Arc<str>, envelope: &Envelope) -> Self {
+        match envelope.order() {
+            Some((id, _)) => Self::Stream {
+                source,
+                correlation_id: Arc::clone(id.as_arc()),
+            },
+            None => Self::Event {
+                source,
+                event_id: Arc::clone(envelope.event_id.as_arc()),
+            },
+        }
+    }
 }
 
 /// The service that drained requests of a source go to.

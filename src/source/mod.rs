@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::HeaderName;
 
 use crate::door::{BODY_LIMIT, READ_TIMEOUT};
-use crate::envelope::{Elements, Mapping, Sequence};
+use crate::envelope::{Elements, Lookup, Mapping, Sequence};
 
 use crate::preset::Preset;
 use crate::verify::{JsonPath, Scheme, Secrets, Tolerance};
@@ -32,6 +32,8 @@ const ANSWER_LIMIT: usize = 64 * 1024;
 const MAX_CRASHES: u32 = 5;
 /// Events of one source that may be parked or dead.
 const PARK_LIMIT: u32 = 10_000;
+/// How long a handler may say "not yet".
+const LONGEST_PARK: Duration = Duration::from_secs(24 * 3_600);
 /// Events of one request: each one is a statement or more within one budget.
 const MAX_ELEMENTS: usize = 1_000;
 /// Bytes that they may take together.
@@ -60,6 +62,10 @@ pub struct Source {
     answer_limit: usize,
     unfenced: bool,
     elements: Option<Elements>,
+    equal_versions: EqualVersions,
+    deferred: bool,
+    worker_budget: Option<Duration>,
+    longest_park: Duration,
     recovery_window: Option<Duration>,
     revive_gaps: bool,
     backoff: Vec<Duration>,
@@ -70,6 +76,16 @@ pub struct Source {
     park_bytes: u64,
     retention: Option<Duration>,
     allow_short_retention: bool,
+}
+
+/// What becomes of an event whose version is the one that was applied last (§5.12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EqualVersions {
+    /// It is applied: equal times are not duplicates. The event that was applied last is then known again only as long as
+    /// its row is kept ([`Source::retention`]).
+    Apply,
+    /// It is superseded, as an older one is. For versions that count the changes of their entity.
+    Supersede,
 }
 
 /// Where the secrets come from.
@@ -119,6 +135,10 @@ impl Source {
             allow_gone: false,
             unfenced: false,
             elements: None,
+            equal_versions: EqualVersions::Apply,
+            deferred: false,
+            worker_budget: None,
+            longest_park: LONGEST_PARK,
             recovery_window: None,
             revive_gaps: true,
             backoff: BACKOFF.to_vec(),
@@ -248,6 +268,33 @@ impl Source {
         self
     }
 
+    /// For a producer whose patience is shorter than the work: a delivery is verified, stored, and answered 202
+    /// `{"status":"accepted"}`, and the worker applies it at once or when its turn comes, under the same rules as every
+    /// parked event (§5.13). Redeliveries get the same 202 until it is applied. Over the bounds on parking: 429.
+    ///
+    /// The handler's verdict reaches nobody: watch the dead letters. Events without a sequence are applied several at a
+    /// time, in no order; their handlers may run for as long as [`Source::worker_budget`] says.
+    ///
+    /// On SQLite, which has one writer, a delivery waits to be stored until the handler that writes has ended.
+    pub fn deferred(mut self) -> Self {
+        self.deferred = true;
+        self
+    }
+
+    /// The time that the worker gives a handler, for a parked or deferred event. Default: the budget of a delivery, in
+    /// which nobody waits here.
+    pub fn worker_budget(mut self, budget: Duration) -> Self {
+        self.worker_budget = Some(budget);
+        self
+    }
+
+    /// For how long a handler may answer [`Park`](crate::Park) for one event, since that was parked. After that it counts
+    /// as a failed attempt. Default: 24 hours.
+    pub fn longest_park(mut self, longest: Duration) -> Self {
+        self.longest_park = longest;
+        self
+    }
+
     /// For a producer whose request carries several events: where their array is in the body, such as
     /// `Some("data.events".into())`, or `None` if the body is the array. Each element is an event of its own, read by the
     /// mapping as if it were the body, and the handler runs once for each new one, with the element as its body. They
@@ -272,6 +319,47 @@ impl Source {
     /// Refuses (400) events without a correlation id and a sequence. Default: they are applied unordered.
     pub fn require_order(mut self) -> Self {
         self.mapping = self.mapping.with_order_required();
+        self
+    }
+
+    /// For producers without gap-free numbers: an event is applied only if its version is greater than the last applied one
+    /// of its correlation id (§5.12). An older one is recorded, acknowledged with 200 `{"status":"superseded"}`, and never
+    /// handed over. There are no gaps, and nothing is parked for its order's sake.
+    ///
+    /// Says where both are, in place of the preset's own order. A version is an integer of 64 bits, or an RFC 3339 time,
+    /// which is compared as an instant in µs. Events that lack one of the two get 400.
+    ///
+    /// Fit for events that carry the whole state of their entity: those in between may never reach the handler.
+    ///
+    /// ```
+    /// use tower_inbox::{Preset, Source, envelope::Place};
+    ///
+    /// let stripe = Source::new("stripe", Preset::STRIPE)
+    ///     .secrets(["whsec_…"])
+    ///     .newer_than(Place::json("data.object.id"), Place::JsonInteger("created".into()));
+    /// ```
+    pub fn newer_than(
+        mut self,
+        correlation_id: impl Into<Lookup>,
+        version: impl Into<Lookup>,
+    ) -> Self {
+        let mapping = self.mapping.without_sequence();
+        self.mapping = mapping
+            .with_correlation_id(correlation_id)
+            .with_version(version);
+        self
+    }
+
+    /// What becomes of an event whose version is the one that was applied last of its correlation id. Default: it is
+    /// applied. Only with [`Source::newer_than`].
+    pub fn equal_versions(mut self, policy: EqualVersions) -> Self {
+        self.equal_versions = policy;
+        self
+    }
+
+    /// Where the parts of an envelope are, in place of what the preset says.
+    pub fn mapping(mut self, mapping: Mapping) -> Self {
+        self.mapping = mapping;
         self
     }
 

@@ -10,7 +10,7 @@ use metrics::SharedString;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 
-use super::{SecretsFrom, Source};
+use super::{EqualVersions, SecretsFrom, Source};
 use crate::clock::Timestamp;
 use crate::door::Door;
 use crate::envelope::{Elements, Envelope, Mapping, Sequence};
@@ -87,6 +87,17 @@ impl SourceState {
                 "a request with several events has one answer, which is no event's own: `.store_answers(false)`".into(),
             );
         }
+        if source.mapping.has_version() && source.mapping.has_sequence() {
+            return refuse(
+                "events are ordered by sequence or by version, not by both: take one of them out of the mapping"
+                    .into(),
+            );
+        }
+        if source.mapping.has_version() && !source.mapping.has_correlation_id() {
+            return refuse(
+                "a version is one of some entity: give the mapping a correlation id".into(),
+            );
+        }
         if !(0..=1).contains(&source.mapping.first_sequence()) {
             return refuse("the first sequence must be 0 or 1".into());
         }
@@ -100,10 +111,14 @@ impl SourceState {
             Some(budget) => budget,
             None => source.preset.patience.saturating_sub(MARGIN),
         };
-        if budget < Duration::from_millis(100) {
+        let shortest = source.worker_budget.unwrap_or(budget).min(budget);
+        if shortest < Duration::from_millis(100) {
             return refuse(format!(
-                "a budget of {budget:?} is too short: at least 100 ms"
+                "a budget of {shortest:?} is too short: at least 100 ms"
             ));
+        }
+        if source.longest_park.is_zero() {
+            return refuse("longest_park must not be 0".into());
         }
         if budget > source.preset.patience {
             tracing::warn!(
@@ -195,6 +210,24 @@ impl SourceState {
         self.budget
     }
 
+    /// For a handler that no producer waits for.
+    pub(crate) fn worker_budget(&self) -> Duration {
+        self.source.worker_budget.unwrap_or(self.budget)
+    }
+
+    pub(crate) fn is_deferred(&self) -> bool {
+        self.source.deferred
+    }
+
+    pub(crate) fn longest_park(&self) -> Duration {
+        self.source.longest_park
+    }
+
+    /// Of a delivery or of the worker.
+    pub(crate) fn longest_budget(&self) -> Duration {
+        self.budget().max(self.worker_budget())
+    }
+
     pub(crate) fn in_flight(&self) -> &Semaphore {
         &self.in_flight
     }
@@ -265,6 +298,12 @@ impl SourceState {
 
     pub(crate) fn first(&self) -> i64 {
         self.source.mapping.first_sequence()
+    }
+
+    /// Nothing: not by version. Otherwise whether an equal one counts as newer (§5.12).
+    pub(crate) fn applies_newer(&self) -> Option<bool> {
+        let or_equal = self.source.equal_versions == EqualVersions::Apply;
+        self.source.mapping.has_version().then_some(or_equal)
     }
 
     pub(crate) fn recovery_window(&self) -> Duration {
@@ -340,11 +379,18 @@ impl SourceState {
 
     /// Whether one more event of this size may be parked.
     pub(crate) fn may_park(&self, bytes: i64) -> bool {
+        self.may_park_more(0, bytes)
+    }
+
+    /// The same beside `others` that are about to be parked, with the bytes of all of them.
+    pub(crate) fn may_park_more(&self, others: usize, bytes: i64) -> bool {
         let bytes = self
             .pending_bytes
             .load(Ordering::Relaxed)
             .saturating_add(bytes);
-        self.pending.load(Ordering::Relaxed) < i64::from(self.source.park_limit)
+        let events = self.pending.load(Ordering::Relaxed);
+        let events = events.saturating_add(i64::try_from(others).unwrap_or(i64::MAX));
+        events < i64::from(self.source.park_limit)
             && u64::try_from(bytes).unwrap_or(0) <= self.source.park_bytes
     }
 

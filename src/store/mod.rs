@@ -207,8 +207,24 @@ pub trait Backend: Database + sealed::Sealed {
         next: i64,
         at: Timestamp,
     ) -> impl Future<Output = Result<bool>> + Send;
+    /// Moves the version of a stream, as a compare-and-swap: false if what was applied last is newer. The stream's row is
+    /// locked either way.
+    #[doc(hidden)]
+    fn raise_version(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        raise: &Raise,
+    ) -> impl Future<Output = Result<bool>> + Send;
     #[doc(hidden)]
     fn lock_cursor(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+    ) -> impl Future<Output = Result<Option<i64>>> + Send;
+    /// As [`Self::lock_cursor`], without the lock: nothing that a handler's transaction may rest on.
+    #[doc(hidden)]
+    fn peek_cursor(
         conn: &mut Self::Connection,
         sql: &Sql,
         stream: Stream<'_>,
@@ -326,6 +342,31 @@ pub trait Backend: Database + sealed::Sealed {
         sql: &Sql,
         key: Key<'_>,
     ) -> impl Future<Output = Result<bool>> + Send;
+    /// Gives a stored event the body that it was stored without.
+    #[doc(hidden)]
+    fn keep_body(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        request: &StoredRequest,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Makes a dead letter one that a worker tries at once, as if it had never been tried.
+    #[doc(hidden)]
+    fn requeue(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// The handler does not want it yet, which counts as no attempt. False if that has gone on for too long.
+    #[doc(hidden)]
+    fn put_off(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        put_off: &PutOff,
+        lease: Lease,
+    ) -> impl Future<Output = Result<bool>> + Send;
     /// False if the same was signed before.
     #[doc(hidden)]
     fn insert_fence(
@@ -365,7 +406,7 @@ pub trait Backend: Database + sealed::Sealed {
         conn: &mut Self::Connection,
         sql: &Sql,
     ) -> impl Future<Output = Result<Vec<PendingCount>>> + Send;
-    /// Whether there is an applied row that was decided before `before`, or a fence that has expired.
+    /// Whether there is an applied, superseded or fenced row that was decided before `before`, or a fence that has expired.
     #[doc(hidden)]
     fn stale(
         conn: &mut Self::Connection,
@@ -398,7 +439,8 @@ pub trait Backend: Database + sealed::Sealed {
         before: Timestamp,
         limit: i64,
     ) -> impl Future<Output = Result<u64>> + Send;
-    /// Removes up to `limit` applied rows that were decided before `before`.
+    /// Removes up to `limit` applied rows that were decided before `before`, as many superseded ones, and as many fenced
+    /// ones with their requests.
     #[doc(hidden)]
     fn purge(
         conn: &mut Self::Connection,
@@ -440,6 +482,15 @@ pub trait Backend: Database + sealed::Sealed {
         before: Timestamp,
         limit: i64,
     ) -> impl Future<Output = Result<u64>> + Send;
+    /// Moves an entity's version, as a compare-and-swap; its row is locked either way.
+    #[doc(hidden)]
+    fn guard(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        entity: &str,
+        guarding: Guarding,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
     /// One plain statement.
     #[doc(hidden)]
     fn run(

@@ -74,6 +74,7 @@ impl Backend for MySql {
         let dialect = Dialect {
             numbered: false,
             on_conflict: "",
+            or_leave: " ON DUPLICATE KEY UPDATE {key} = {key}",
             bigint: "SIGNED",
             now: "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
             for_update: " FOR UPDATE",

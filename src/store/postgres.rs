@@ -81,6 +81,7 @@ impl Backend for Postgres {
             numbered: true,
             // A unique violation that is caught here would have aborted the transaction already.
             on_conflict: " ON CONFLICT DO NOTHING",
+            or_leave: " ON CONFLICT DO NOTHING",
             bigint: "BIGINT",
             now: "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::BIGINT",
             for_update: " FOR UPDATE",

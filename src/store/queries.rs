@@ -43,7 +43,8 @@ macro_rules! statements_of_backend {
                     reason: Reason::from_column(row.try_get(4)?)?,
                     next_sequence: row.try_get(5)?,
                     has_yielded: text(&row, 6)?.is_some(),
-                    kept: if kept { kept_answer(&row, 7)? } else { None },
+                    version: row.try_get(7)?,
+                    kept: if kept { kept_answer(&row, 8)? } else { None },
                 })
             })
             .transpose()
@@ -70,6 +71,7 @@ macro_rules! statements_of_backend {
                 next_sequence: None,
                 has_yielded: text(&row, 4)?.is_some(),
                 kept: None,
+                version: row.try_get(5)?,
             };
             if known.state == State::Dead {
                 let row = sqlx::query(sql.pending_reason.clone())
@@ -101,6 +103,7 @@ macro_rules! statements_of_backend {
                 .bind(event.correlation_id)
                 .bind(event.sequence)
                 .bind(event.sequence)
+                .bind(event.version)
                 .bind(event.at.as_micros())
                 .bind(event.at.as_micros())
                 .execute(conn)
@@ -201,12 +204,53 @@ macro_rules! statements_of_backend {
             inserted(done.map(|done| done.rows_affected()))
         }
 
+        async fn raise_version(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+            raise: &Raise,
+        ) -> Result<bool> {
+            sqlx::query(sql.ensure_cursor.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .bind(raise.first)
+                .bind(raise.at.as_micros())
+                .execute(&mut *conn)
+                .await?;
+            let done = sqlx::query(sql.raise_version.clone())
+                .persistent(sql.named)
+                .bind(raise.to)
+                .bind(raise.at.as_micros())
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .bind(raise.to)
+                .bind(raise.or_equal.then_some(raise.to))
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
         async fn lock_cursor(
             conn: &mut Self::Connection,
             sql: &Sql,
             stream: Stream<'_>,
         ) -> Result<Option<i64>> {
             let row = sqlx::query(sql.lock_cursor.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .fetch_optional(conn)
+                .await?;
+            row.map(|row| row.try_get(0)).transpose()
+        }
+
+        async fn peek_cursor(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+        ) -> Result<Option<i64>> {
+            let row = sqlx::query(sql.peek_cursor.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
                 .bind(stream.correlation_id)
@@ -229,7 +273,7 @@ macro_rules! statements_of_backend {
                 .bind(pending.sequence)
                 .bind(pending.reason.map(|reason| reason as i64))
                 .bind(pending.attempts)
-                .bind(AT_ONCE.as_micros())
+                .bind(pending.not_before.as_micros())
                 .bind(pending.at.as_micros())
                 .bind(pending.last_status)
                 .bind(request.bytes())
@@ -500,6 +544,68 @@ macro_rules! statements_of_backend {
             Ok(done.rows_affected() == 1)
         }
 
+        async fn keep_body(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            request: &StoredRequest,
+        ) -> Result<()> {
+            sqlx::query(sql.keep_body.clone())
+                .persistent(sql.named)
+                .bind(&*request.body)
+                .bind(request.bytes())
+                .bind(key.source)
+                .bind(key.event_id)
+                .execute(conn)
+                .await?;
+            Ok(())
+        }
+
+        async fn requeue(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            at: Timestamp,
+        ) -> Result<()> {
+            sqlx::query(sql.requeue.clone())
+                .persistent(sql.named)
+                .bind(AT_ONCE.as_micros())
+                .bind(at.as_micros())
+                .bind(key.source)
+                .bind(key.event_id)
+                .execute(conn)
+                .await?;
+            Ok(())
+        }
+
+        async fn put_off(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            put_off: &PutOff,
+            lease: Lease,
+        ) -> Result<bool> {
+            let longest = put_off.longest_micros();
+            let until = put_off.until.as_micros();
+            let done = sqlx::query(sql.put_off.clone())
+                .persistent(sql.named)
+                .bind(longest)
+                .bind(until)
+                .bind(longest)
+                .bind(until)
+                .bind(put_off.now.as_micros())
+                // Counted when it began.
+                .bind(i64::from(lease != Lease::NONE))
+                .bind(key.source)
+                .bind(key.event_id)
+                .bind(put_off.now.minus(put_off.longest).as_micros())
+                .bind(lease.token())
+                .bind(lease.token())
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
         async fn insert_fence(
             conn: &mut Self::Connection,
             sql: &Sql,
@@ -609,6 +715,8 @@ macro_rules! statements_of_backend {
                 .bind(source)
                 .bind(before.as_micros())
                 .bind(source)
+                .bind(before.as_micros())
+                .bind(source)
                 .bind(now.as_micros())
                 .fetch_one(conn)
                 .await?;
@@ -686,14 +794,52 @@ macro_rules! statements_of_backend {
             before: Timestamp,
             limit: i64,
         ) -> Result<u64> {
-            let done = sqlx::query(sql.purge.clone())
+            let mut removed = 0;
+            for statement in [
+                &sql.purge_held,
+                &sql.purge_fenced,
+                &sql.purge_applied,
+                &sql.purge_superseded,
+            ] {
+                let done = sqlx::query(statement.clone())
+                    .persistent(sql.named)
+                    .bind(source)
+                    .bind(before.as_micros())
+                    .bind(limit)
+                    .execute(&mut *conn)
+                    .await?;
+                removed += done.rows_affected();
+            }
+            Ok(removed)
+        }
+
+        async fn guard(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            entity: &str,
+            guarding: Guarding,
+            at: Timestamp,
+        ) -> Result<bool> {
+            let (nothing_yet, statement, to, from) = match guarding {
+                Guarding::At(expected) => (0, &sql.guard_at, expected.saturating_add(1), expected),
+                Guarding::Above(number) => (i64::MIN, &sql.guard_above, number, number),
+            };
+            sqlx::query(sql.ensure_guard.clone())
                 .persistent(sql.named)
-                .bind(source)
-                .bind(before.as_micros())
-                .bind(limit)
+                .bind(entity)
+                .bind(nothing_yet)
+                .bind(at.as_micros())
+                .execute(&mut *conn)
+                .await?;
+            let done = sqlx::query(statement.clone())
+                .persistent(sql.named)
+                .bind(to)
+                .bind(at.as_micros())
+                .bind(entity)
+                .bind(from)
                 .execute(conn)
                 .await?;
-            Ok(done.rows_affected())
+            Ok(done.rows_affected() == 1)
         }
 
         async fn gone_sources(conn: &mut Self::Connection, sql: &Sql) -> Result<Vec<String>> {
@@ -819,10 +965,11 @@ macro_rules! pending_row {
                     headers: row.try_get::<Vec<u8>, _>(11)?.into(),
                     body: row.try_get::<Vec<u8>, _>(12)?.into(),
                 },
-                lease: Lease::from_column(row.try_get(13)?),
-                lease_owner: text(row, 14)?,
-                lease_until: Timestamp::from_micros(row.try_get(15)?),
-                unfinished: row.try_get(16)?,
+                version: row.try_get(13)?,
+                lease: Lease::from_column(row.try_get(14)?),
+                lease_owner: text(row, 15)?,
+                lease_until: Timestamp::from_micros(row.try_get(16)?),
+                unfinished: row.try_get(17)?,
             })
         }
     };

@@ -11,6 +11,8 @@ pub(crate) struct Dialect {
     pub(crate) numbered: bool,
     /// Skips a row whose key is taken. Empty where an INSERT reports the violation instead.
     pub(crate) on_conflict: &'static str,
+    /// Leaves the row of a taken key as it is, whatever the count of rows then says. `{key}` is a column of that key.
+    pub(crate) or_leave: &'static str,
     /// The name that CAST knows a 64-bit integer by.
     pub(crate) bigint: &'static str,
     /// The database's own clock, in microseconds since the epoch, as a 64-bit integer.
@@ -78,16 +80,30 @@ macro_rules! statements {
     };
 }
 
+/// The rows of events that are forgotten, by a condition that an index holds as it stands here. The nesting is what makes
+/// one text do for every database, but for the verb.
+macro_rules! purge {
+    ($condition:literal) => {
+        concat!(
+            "{delete_events} (
+            SELECT source, event_id FROM {p}event WHERE source = ? AND ",
+            $condition,
+            " AND decided_at < ?
+            ORDER BY decided_at LIMIT ?{skip_locked}) AS batch{batch_of_events}"
+        )
+    };
+}
+
 statements! {
     // Outside any transaction: all that is known, in one statement.
     known = "SELECT CAST(e.state AS {bigint}), e.fingerprint, e.correlation_id, e.sequence,
-            CAST(p.reason AS {bigint}), c.next_sequence, e.yielded_to
+            CAST(p.reason AS {bigint}), c.next_sequence, e.yielded_to, e.version
         FROM {p}event e
         LEFT JOIN {p}pending p ON p.source = e.source AND p.event_id = e.event_id
         LEFT JOIN {p}cursor c ON c.source = e.source AND c.correlation_id = e.correlation_id
         WHERE e.source = ? AND e.event_id = ?";
     known_kept = "SELECT CAST(e.state AS {bigint}), e.fingerprint, e.correlation_id, e.sequence,
-            CAST(p.reason AS {bigint}), c.next_sequence, e.yielded_to,
+            CAST(p.reason AS {bigint}), c.next_sequence, e.yielded_to, e.version,
             CAST(a.status AS {bigint}), a.headers, a.body
         FROM {p}event e
         LEFT JOIN {p}pending p ON p.source = e.source AND p.event_id = e.event_id
@@ -103,13 +119,13 @@ statements! {
             ORDER BY at LIMIT ?{skip_locked}) AS batch{batch_of_answers}";
     // Inside one: the event's row is locked first. A plain SELECT here would fix MySQL's snapshot before the cursor is
     // locked, and the handler would read its predecessor's old values (§4.7).
-    lock_event = "SELECT CAST(state AS {bigint}), fingerprint, correlation_id, sequence, yielded_to FROM {p}event
+    lock_event = "SELECT CAST(state AS {bigint}), fingerprint, correlation_id, sequence, yielded_to, version FROM {p}event
         WHERE source = ? AND event_id = ?{for_update}";
     pending_reason = "SELECT CAST(reason AS {bigint}) FROM {p}pending
         WHERE source = ? AND event_id = ?{for_update}";
     insert_event = "INSERT INTO {p}event
-        (source, event_id, state, fingerprint, event_type, correlation_id, sequence, slot, received_at, decided_at)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?){on_conflict}";
+        (source, event_id, state, fingerprint, event_type, correlation_id, sequence, slot, version, received_at, decided_at)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?){on_conflict}";
     swap_state = "UPDATE {p}event SET state = ?, decided_at = ?
         WHERE source = ? AND event_id = ? AND state = ?";
     slot_holder = "SELECT event_id, CAST(state AS {bigint}) FROM {p}event
@@ -120,8 +136,16 @@ statements! {
         WHERE source = ? AND correlation_id = ? AND next_sequence = ?";
     open_cursor = "INSERT INTO {p}cursor (source, correlation_id, next_sequence, updated_at)
         VALUES (?, ?, ?, ?){on_conflict}";
+    // Locks the row that is there on every database: what only looked at it (MySQL's duplicate key does) would deadlock
+    // with another one that does the same.
+    ensure_cursor = "INSERT INTO {p}cursor (source, correlation_id, next_sequence, updated_at)
+        VALUES (?, ?, ?, ?){or_leave_cursor}";
+    // The second version is NULL where an equal one is not newer.
+    raise_version = "UPDATE {p}cursor SET version = ?, updated_at = ?
+        WHERE source = ? AND correlation_id = ? AND (version IS NULL OR version < ? OR version = ?)";
     lock_cursor = "SELECT next_sequence FROM {p}cursor
         WHERE source = ? AND correlation_id = ?{for_update}";
+    peek_cursor = "SELECT next_sequence FROM {p}cursor WHERE source = ? AND correlation_id = ?";
     insert_pending = "INSERT INTO {p}pending
         (source, event_id, correlation_id, sequence, reason, attempts, not_before, parked_at, last_status,
          bytes, method, uri, headers, body)
@@ -157,6 +181,20 @@ statements! {
     // Over the bound on parking the body is not kept; a handler must not be run without it.
     release = "UPDATE {p}pending SET reason = NULL, not_before = ?, attempts = 0
         WHERE source = ? AND event_id = ? AND LENGTH(body) > 0";
+    // Over the bound on parking the body was not kept, and whoever sends the event again brings it.
+    keep_body = "UPDATE {p}pending SET body = ?, bytes = ?
+        WHERE source = ? AND event_id = ? AND LENGTH(body) = 0";
+    requeue = "UPDATE {p}pending SET reason = NULL, not_before = ?, parked_at = ?, attempts = 0, unfinished = 0,
+            lease_token = 0, lease_owner = NULL
+        WHERE source = ? AND event_id = ?";
+    // No attempt is counted. Not for longer than the source allows, since it was parked; for a dead letter that begins
+    // anew. What depends on a column stands before what changes it: MySQL assigns from left to right.
+    put_off = "UPDATE {p}pending
+        SET not_before = CASE WHEN reason IS NULL AND parked_at + ? < ? THEN parked_at + ? ELSE ? END,
+            parked_at = CASE WHEN reason IS NULL THEN parked_at ELSE ? END,
+            attempts = CASE WHEN reason IS NULL THEN attempts - ? ELSE 0 END,
+            last_status = NULL, last_error = NULL, unfinished = 0, lease_token = 0, lease_owner = NULL, reason = NULL
+        WHERE source = ? AND event_id = ? AND (reason IS NOT NULL OR parked_at > ?) AND (? = 0 OR lease_token = ?)";
     insert_fence = "INSERT INTO {p}fence (source, digest, event_id, expires_at)
         VALUES (?, ?, ?, ?){on_conflict}";
     fence_holder = "SELECT event_id FROM {p}fence WHERE source = ? AND digest = ?{for_update}";
@@ -178,14 +216,14 @@ statements! {
             AND (source > ? OR (source = ? AND event_id > ?))
         ORDER BY source, event_id LIMIT ?";
     due_event = "SELECT p.event_id, e.event_type, e.fingerprint, p.correlation_id, p.sequence, CAST(p.reason AS {bigint}),
-            CAST(p.attempts AS {bigint}), p.not_before, p.parked_at, p.method, p.uri, p.headers, p.body,
+            CAST(p.attempts AS {bigint}), p.not_before, p.parked_at, p.method, p.uri, p.headers, p.body, e.version,
             p.lease_token, p.lease_owner, p.lease_until, CAST(p.unfinished AS {bigint})
         FROM {p}pending p
         JOIN {p}event e ON e.source = p.source AND e.event_id = p.event_id
         WHERE p.source = ? AND p.event_id = ? AND p.sequence IS NULL AND p.reason IS NULL";
     due_head = "SELECT p.event_id, e.event_type, e.fingerprint, p.correlation_id, p.sequence, CAST(p.reason AS {bigint}),
             CAST(p.attempts AS {bigint}), p.not_before,
-            p.parked_at, p.method, p.uri, p.headers, p.body,
+            p.parked_at, p.method, p.uri, p.headers, p.body, e.version,
             p.lease_token, p.lease_owner, p.lease_until, CAST(p.unfinished AS {bigint})
         FROM {p}cursor c
         JOIN {p}pending p ON p.source = c.source AND p.correlation_id = c.correlation_id
@@ -193,10 +231,15 @@ statements! {
         JOIN {p}event e ON e.source = p.source AND e.event_id = p.event_id
         WHERE c.source = ? AND c.correlation_id = ? AND (p.reason IS NULL OR p.reason = 1)
             AND e.slot IS NOT NULL";
+    // Where the stream's head is here and waits for a worker or its handler, there is no gap to give up for.
     expired = "SELECT p.event_id, p.correlation_id, p.sequence
         FROM {p}pending p
         WHERE p.source = ? AND p.event_id > ? AND p.reason IS NULL AND p.parked_at <= ?
             AND p.correlation_id IS NOT NULL AND p.sequence IS NOT NULL
+            AND NOT EXISTS (SELECT 1 FROM {p}cursor c
+                JOIN {p}pending h ON h.source = c.source AND h.correlation_id = c.correlation_id
+                    AND h.generation = c.generation AND h.sequence = c.next_sequence AND h.reason IS NULL
+                WHERE c.source = p.source AND c.correlation_id = p.correlation_id)
         ORDER BY p.event_id LIMIT ?";
     pending_counts = "SELECT source, CAST(reason AS {bigint}), COUNT(*), CAST(SUM(bytes) AS {bigint}), MIN(parked_at)
         FROM {p}pending GROUP BY source, reason";
@@ -204,6 +247,8 @@ statements! {
     stale = "SELECT
         (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}event
             WHERE source = ? AND state = 1 AND decided_at < ? LIMIT 1) AS stale_rows) +
+        (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}event
+            WHERE source = ? AND state IN (4, 5) AND state > 3 AND decided_at < ? LIMIT 1) AS stale_others) +
         (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}fence
             WHERE source = ? AND expires_at < ? LIMIT 1) AS stale_fences)";
     now = "SELECT {now}";
@@ -211,13 +256,24 @@ statements! {
     // By id, which is by age: the oldest are looked at, and no others.
     purge_audit = "DELETE FROM {p}audit WHERE id IN (SELECT id FROM (
             SELECT id, at FROM {p}audit ORDER BY id LIMIT ?) AS oldest WHERE at < ?)";
-    // Applied and fenced rows only. The nesting is what makes one text do for every database, but for the verb.
-    purge = "{delete_events} (
-            SELECT source, event_id FROM {p}event WHERE source = ? AND state = 1 AND decided_at < ?
-            ORDER BY decided_at LIMIT ?{skip_locked}) AS batch{batch_of_events}";
     gone_sources = "SELECT source FROM {p}source WHERE gone = 1";
     set_gone = "UPDATE {p}source SET gone = ?, changed_at = ? WHERE source = ?";
     insert_gone = "INSERT INTO {p}source (source, gone, changed_at) VALUES (?, ?, ?){on_conflict}";
+    purge_applied = purge!("state = 1");
+    purge_superseded = purge!("state = 5 AND state > 3");
+    // What the fence held goes with its request, which goes first: nobody can release it then. What was released
+    // meanwhile is no more than that.
+    purge_held = "{delete_pending} (
+            SELECT source, event_id FROM {p}event WHERE source = ? AND state = 4 AND state > 3 AND decided_at < ?
+            ORDER BY decided_at LIMIT ?{skip_locked}) AS batch{batch_of_pending} AND reason = 7";
+    purge_fenced = purge!(
+        "state = 4 AND state > 3 AND NOT EXISTS (SELECT 1 FROM {p}pending h
+                WHERE h.source = {p}event.source AND h.event_id = {p}event.event_id)"
+    );
+    // A number below every other one, in whose place the first guard puts its own.
+    ensure_guard = "INSERT INTO {p}guard (entity, version, updated_at) VALUES (?, ?, ?){or_leave_guard}";
+    guard_at = "UPDATE {p}guard SET version = ?, updated_at = ? WHERE entity = ? AND version = ?";
+    guard_above = "UPDATE {p}guard SET version = ?, updated_at = ? WHERE entity = ? AND version < ?";
     ping = "SELECT 1 FROM {p}cursor WHERE source = '' AND correlation_id = ''";
 }
 
@@ -231,6 +287,10 @@ fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
         text.replace("{table}", "{p}answer")
             .replace("{key}", "event_id")
     };
+    let pending = |text: &str| {
+        text.replace("{table}", "{p}pending")
+            .replace("{key}", "event_id")
+    };
     let fences = |text: &str| {
         text.replace("{table}", "{p}fence")
             .replace("{key}", "digest")
@@ -240,6 +300,8 @@ fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
         .replace("{batch_of_events}", &events(batch.behind))
         .replace("{delete_answers}", &answers(batch.before))
         .replace("{batch_of_answers}", &answers(batch.behind))
+        .replace("{delete_pending}", &pending(batch.before))
+        .replace("{batch_of_pending}", &pending(batch.behind))
         .replace("{delete_fences}", &fences(batch.before))
         .replace("{batch_of_fences}", &fences(batch.behind))
         .replace("{skip_locked}", batch.skip_locked)
@@ -250,6 +312,14 @@ fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
         .replace("{now}", dialect.now)
         .replace("{p}", prefix)
         .replace("{on_conflict}", dialect.on_conflict)
+        .replace(
+            "{or_leave_cursor}",
+            &dialect.or_leave.replace("{key}", "correlation_id"),
+        )
+        .replace(
+            "{or_leave_guard}",
+            &dialect.or_leave.replace("{key}", "entity"),
+        )
         .replace("{for_update}", dialect.for_update)
         .replace("{bigint}", dialect.bigint);
     // No statement holds a literal with a question mark, so that every one is a parameter.
@@ -275,6 +345,7 @@ mod tests {
         let dialect = Dialect {
             numbered: true,
             on_conflict: " ON CONFLICT DO NOTHING",
+            or_leave: " ON CONFLICT DO NOTHING",
             bigint: "BIGINT",
             now: "1",
             for_update: "",

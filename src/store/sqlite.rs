@@ -118,6 +118,7 @@ impl Backend for Sqlite {
         let dialect = Dialect {
             numbered: false,
             on_conflict: " ON CONFLICT DO NOTHING",
+            or_leave: " ON CONFLICT DO NOTHING",
             bigint: "INTEGER",
             now: "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)",
             for_update: "",

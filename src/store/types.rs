@@ -1,6 +1,7 @@
 //! Plain data that goes into and comes out of statements.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -29,6 +30,18 @@ pub struct Stream<'a> {
 pub struct Place<'a> {
     pub stream: Stream<'a>,
     pub sequence: i64,
+}
+
+/// A version that is to be the one applied last of its stream, if it is newer (§5.12).
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct Raise {
+    pub to: i64,
+    /// An equal one counts as newer.
+    pub or_equal: bool,
+    /// The next sequence of the stream, which has none and needs a value.
+    pub first: i64,
+    pub at: Timestamp,
 }
 
 /// What an event's row says. The numbers are what the column holds and never change their meaning.
@@ -124,6 +137,7 @@ pub struct NewEvent<'a> {
     pub event_type: Option<&'a str>,
     pub correlation_id: Option<&'a str>,
     pub sequence: Option<i64>,
+    pub version: Option<i64>,
     pub at: Timestamp,
 }
 
@@ -142,9 +156,21 @@ pub struct Known {
     pub has_yielded: bool,
     /// Its first answer, where answers are stored.
     pub kept: Option<Arc<Kept>>,
+    /// Of newer-than order (§5.12).
+    pub version: Option<i64>,
 }
 
 impl Known {
+    /// The place that it was stored with.
+    pub(crate) fn place<'a>(&'a self, source: &'a str) -> Option<Place<'a>> {
+        let stream = Stream {
+            source,
+            correlation_id: self.correlation_id.as_deref()?,
+        };
+        let sequence = self.sequence?;
+        Some(Place { stream, sequence })
+    }
+
     /// Whether a worker applies it by itself when its turn comes.
     pub(crate) fn is_waiting(&self) -> bool {
         match self.state {
@@ -196,6 +222,7 @@ pub struct NewPending<'a> {
     pub reason: Option<Reason>,
     pub attempts: i64,
     pub last_status: Option<i64>,
+    pub not_before: Timestamp,
     pub at: Timestamp,
     pub request: &'a StoredRequest,
 }
@@ -248,6 +275,36 @@ pub struct Claim<'a> {
     pub not_before: Timestamp,
 }
 
+/// A handler's "not yet".
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct PutOff {
+    pub until: Timestamp,
+    /// Since it was parked.
+    pub longest: Duration,
+    pub now: Timestamp,
+}
+
+impl PutOff {
+    /// So that it can be added to any time of this age without an overflow in the database.
+    pub(crate) fn longest_micros(&self) -> i64 {
+        const CENTURY: i64 = 100 * 365 * 24 * 3600 * 1_000_000;
+        i64::try_from(self.longest.as_micros())
+            .unwrap_or(i64::MAX)
+            .min(CENTURY)
+    }
+}
+
+/// The condition under which an entity's version is moved.
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub enum Guarding {
+    /// It is at this version; to the next one.
+    At(i64),
+    /// It is below this number; to it.
+    Above(i64),
+}
+
 /// Not before any time at all: what is parked waits for its turn alone. A time of ours would be a wait for whoever drains
 /// it by a slower clock.
 pub(crate) const AT_ONCE: Timestamp = Timestamp::from_micros(0);
@@ -270,6 +327,7 @@ pub struct Pending {
     pub lease_until: Timestamp,
     /// Attempts in a row that ended without a word.
     pub unfinished: i64,
+    pub version: Option<i64>,
 }
 
 /// A parked event that has waited longer than the recovery window.

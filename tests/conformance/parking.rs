@@ -171,6 +171,10 @@ async fn over_the_bound_on_events_what_would_be_parked_gets_429<D: TestDb>(db: D
         world.send(&numbered("acct", 5)).await.outcome() == "parked"
     });
     within(Duration::from_secs(3), room).await;
+    eventually("those before it are drained", async || {
+        world.sequences("acct").await.len() == 3
+    })
+    .await;
     world.send(&numbered("acct", 4)).await.is_applied();
     eventually("all is applied", async || {
         world.sequences("acct").await.len() == 5
