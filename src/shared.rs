@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::{Pool, SqlStr};
@@ -36,6 +37,8 @@ pub(crate) struct Shared<DB: Backend> {
     /// The one writer's turn, where the database has but one.
     pub(crate) writer: Option<Semaphore>,
     pub(crate) waiting: Waiting,
+    /// The longest pause between two looks of the worker.
+    pub(crate) poll_every: Duration,
     pub(crate) flights: Arc<Flights>,
     pub(crate) lanes: Arc<Lanes>,
     pub(crate) recent: Recent,

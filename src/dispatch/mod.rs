@@ -1,5 +1,6 @@
 //! One transaction: begin, enter, lend, call, settle. The only place that commits.
 
+mod adopt;
 mod bury;
 mod enter;
 mod group;
@@ -10,6 +11,7 @@ mod settle;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -19,13 +21,15 @@ use crate::answer::{self, Answer};
 use crate::envelope::Envelope;
 use crate::event::{Origin, Outcome};
 use crate::fail::at;
+use crate::order::worker::{self, Work};
 use crate::queue::End;
 use crate::shared::Shared;
 use crate::source::SourceState;
 use crate::store::{
-    Attempt, Audit, Backend, Fault, Fence, Key, NewEvent, NewPending, Place, Reason, State,
-    StoredRequest, Stream,
+    Attempt, Audit, Backend, Fault, Fence, Key, NewEvent, NewPending, Place, Reason, SETTLING,
+    State, StoredRequest, Stream,
 };
+pub(crate) use adopt::{Adopt, Adopted};
 pub(crate) use bury::Bury;
 pub(crate) use group::Group;
 use open::Open;
@@ -262,12 +266,26 @@ impl<DB: Backend> Job<'_, DB> {
             if !DB::swap_state(conn, sql, self.key(), State::Applied, State::Parked, at).await? {
                 return Err(Stop::Again);
             }
+            if waiting_for == SETTLING
+                && let Some(place) = self.place()
+            {
+                DB::touch_settling(conn, sql, place.stream, at).await?;
+            }
             DB::insert_pending(conn, sql, &self.pending(None, None, self.stored)).await?;
             Ok(())
         })
         .await?;
         open.commit(self.deadline).await?;
         self.source.parked_one(self.stored.bytes());
+        if waiting_for == SETTLING
+            && let Some(correlation_id) = &self.envelope.correlation_id
+        {
+            let settling = Work::Settling {
+                source: self.source.name_arc(),
+                correlation_id: Arc::clone(correlation_id.as_arc()),
+            };
+            worker::wake(self.shared, settling);
+        }
         Ok(parked(waiting_for))
     }
 
@@ -384,8 +402,14 @@ fn contended() -> Answer {
     Answer::unavailable("the database is too contended")
 }
 
+/// What a parked event waits for, as its producer is told: the cursor, or the lowest sequence that there is where the
+/// stream has not begun.
+pub(crate) fn lowest_missing(next: i64) -> u64 {
+    u64::try_from(next).unwrap_or(0)
+}
+
 fn parked<R>(waiting_for: i64) -> Settled<R> {
-    let waiting_for = waiting_for.unsigned_abs();
+    let waiting_for = lowest_missing(waiting_for);
     Settled::answer(End::Parked { waiting_for }, Answer::parked(waiting_for))
 }
 

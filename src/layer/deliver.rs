@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::group;
 use crate::answer::Answer;
-use crate::dispatch::{Job, Reply, Run, Settled, patience};
+use crate::dispatch::{Job, Reply, Run, Settled, lowest_missing, patience};
 use crate::door::Passed;
 use crate::envelope::{Envelope, Fingerprint, Reading};
 use crate::event::{Origin, Outcome};
@@ -335,7 +335,7 @@ impl<DB: Backend> Live<'_, DB> {
             (State::Applied, _, _) => Standing::Applied,
             (State::Fenced, _, _) => Standing::Fenced,
             (_, Some(sequence), Some(next)) if known.is_waiting() && sequence > next => {
-                Standing::Waiting(next.unsigned_abs())
+                Standing::Waiting(lowest_missing(next))
             }
             _ => Standing::Open,
         }

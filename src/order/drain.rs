@@ -8,8 +8,8 @@ use http::header::RETRY_AFTER;
 use http::{Request, Response};
 use tokio::time::Instant;
 
-use super::worker::{Target, Work};
-use crate::dispatch::{BoxError, BoxFuture, Bury, Job, Reply, Run, Settled};
+use super::worker::{self, Target, Work};
+use crate::dispatch::{Adopt, Adopted, BoxError, BoxFuture, Bury, Job, Reply, Run, Settled};
 use crate::envelope::{CorrelationId, Envelope, EventId, EventType, Sequence};
 use crate::event::Origin;
 use crate::queue::{End, Joined};
@@ -22,6 +22,8 @@ use crate::store::{Attempt, Backend, Key, Pending, Reason, Stream};
 const TURN: u32 = 64;
 /// When nothing can be said about the event itself: a database that is away, a place that others hold.
 const SOON: Duration = Duration::from_secs(2);
+/// Timers count in whole milliseconds.
+const ROUNDING: Duration = Duration::from_millis(1);
 /// A handler's Retry-After is honoured up to this.
 const LONGEST_WAIT: Duration = Duration::from_secs(3_600);
 
@@ -41,6 +43,12 @@ pub(super) async fn work<DB: Backend>(shared: &Arc<Shared<DB>>, work: &Work) -> 
     let Some(source) = shared.find_source(name).await else {
         return Drained::Nothing;
     };
+    if let Work::Settling {
+        correlation_id: id, ..
+    } = work
+    {
+        return begin(shared, &source, id).await;
+    }
     for _ in 0..TURN {
         // Shutting down: what is due stays due, and the next process finds it.
         let Some(_tracked) = shared.tracker.enter() else {
@@ -57,7 +65,9 @@ pub(super) async fn work<DB: Backend>(shared: &Arc<Shared<DB>>, work: &Work) -> 
 impl Work {
     fn source(&self) -> &Arc<str> {
         match self {
-            Self::Stream { source, .. } | Self::Event { source, .. } => source,
+            Self::Stream { source, .. }
+            | Self::Event { source, .. }
+            | Self::Settling { source, .. } => source,
         }
     }
 
@@ -85,10 +95,46 @@ impl Work {
             Self::Event { source, event_id } => {
                 DB::due_event(&mut conn, &shared.sql, Key { source, event_id }).await
             }
+            // It has no head before it begins.
+            Self::Settling { .. } => Ok(None),
         };
         conn.done(head)
             .await
             .map_err(|error| tracing::warn!(?self, %error, "could not read a due event"))
+    }
+}
+
+/// A stream that adopts its first sequence begins, if it has settled.
+async fn begin<DB: Backend>(
+    shared: &Arc<Shared<DB>>,
+    source: &Arc<SourceState>,
+    correlation_id: &Arc<str>,
+) -> Drained {
+    let Some(_tracked) = shared.tracker.enter() else {
+        return Drained::Nothing;
+    };
+    let adopt = Adopt {
+        shared,
+        stream: Stream {
+            source: source.name(),
+            correlation_id,
+        },
+        settle: source.settle(),
+    };
+    match adopt.run().await {
+        Ok(Adopted::Begun) => {
+            let begun = Work::Stream {
+                source: source.name_arc(),
+                correlation_id: Arc::clone(correlation_id),
+            };
+            worker::wake(shared, begun);
+            Drained::Nothing
+        }
+        Ok(Adopted::Nothing) => Drained::Nothing,
+        Ok(Adopted::Not(until)) => {
+            Drained::Later(Instant::now() + until.since(shared.clock.now()).max(ROUNDING))
+        }
+        Err(()) => Drained::Later(Instant::now() + SOON),
     }
 }
 

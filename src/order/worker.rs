@@ -20,10 +20,8 @@ use crate::layer::DrainTarget;
 use crate::shared::Shared;
 use crate::store::{Backend, Key, Stream};
 
-/// Looks for due streams this often while there is something to do.
-const POLL_BUSY: Duration = Duration::from_millis(500);
-/// A poll that finds nothing waits longer the next time, up to this: far below the five minutes of §5.14.
-const POLL_IDLE: Duration = Duration::from_secs(5);
+/// While there is something to do, polls come this much more often.
+const BUSY: u32 = 10;
 /// Wakes beyond this many are left to the next poll.
 const MAX_WAKES: usize = 10_000;
 /// Streams of one page of a poll.
@@ -41,6 +39,11 @@ pub(crate) enum Work {
     Event {
         source: Arc<str>,
         event_id: Arc<str>,
+    },
+    /// A stream that has not begun.
+    Settling {
+        source: Arc<str>,
+        correlation_id: Arc<str>,
     },
 }
 
@@ -136,7 +139,7 @@ struct Rounds {
 
 async fn run<DB: Backend>(shared: Weak<Shared<DB>>, signals: Arc<Signals>) {
     let mut rounds = Rounds::default();
-    let mut pause = POLL_BUSY;
+    let mut pause = Duration::ZERO;
     let mut next_poll = Instant::now();
     loop {
         {
@@ -150,10 +153,11 @@ async fn run<DB: Backend>(shared: Weak<Shared<DB>>, signals: Arc<Signals>) {
             rounds.take_later();
             if Instant::now() >= next_poll {
                 let found = rounds.poll(&shared).await;
+                let busy = shared.poll_every / BUSY;
                 pause = if found {
-                    POLL_BUSY
+                    busy
                 } else {
-                    (pause * 2).min(POLL_IDLE)
+                    (pause.max(busy / 2) * 2).min(shared.poll_every)
                 };
                 // Jitter, so that processes that started together do not poll together.
                 next_poll = Instant::now() + pause.mul_f64(0.75 + fastrand::f64() / 2.0);
@@ -177,6 +181,7 @@ async fn run<DB: Backend>(shared: Weak<Shared<DB>>, signals: Arc<Signals>) {
 
 #[derive(Clone, Copy)]
 enum Kind {
+    Settling,
     Stream,
     Event,
 }
@@ -190,14 +195,15 @@ impl Kind {
     ) -> Result<Vec<(String, String)>, sqlx::Error> {
         let mut conn = shared.acquire_statements().await?;
         let (source, id, now) = (after.0.as_str(), after.1.as_str(), shared.clock.now());
+        let after_stream = Stream {
+            source,
+            correlation_id: id,
+        };
         let page = match self {
-            Self::Stream => {
-                let after = Stream {
-                    source,
-                    correlation_id: id,
-                };
-                DB::due_streams(&mut conn, &shared.sql, after, now, PAGE).await
+            Self::Settling => {
+                DB::settled_streams(&mut conn, &shared.sql, after_stream, now, PAGE).await
             }
+            Self::Stream => DB::due_streams(&mut conn, &shared.sql, after_stream, now, PAGE).await,
             Self::Event => {
                 let after = Key {
                     source,
@@ -211,6 +217,10 @@ impl Kind {
 
     fn work(self, source: Arc<str>, id: Arc<str>) -> Work {
         match self {
+            Self::Settling => Work::Settling {
+                source,
+                correlation_id: id,
+            },
             Self::Stream => Work::Stream {
                 source,
                 correlation_id: id,
@@ -226,6 +236,9 @@ impl Kind {
 impl Rounds {
     fn take_wakes(&mut self, signals: &Signals) {
         for work in lock(&signals.wakes).drain() {
+            if matches!(work, Work::Settling { .. }) && self.later.contains_key(&work) {
+                continue;
+            }
             // Whoever woke it knows better than a backoff that its head is another one now.
             self.later.remove(&work);
             self.add(work);
@@ -257,7 +270,7 @@ impl Rounds {
     /// Everything that is due, of the sources that are mounted here. True if there was something.
     async fn poll<DB: Backend>(&mut self, shared: &Shared<DB>) -> bool {
         let mut found = false;
-        for kind in [Kind::Stream, Kind::Event] {
+        for kind in [Kind::Settling, Kind::Stream, Kind::Event] {
             let mut after = (String::new(), String::new());
             loop {
                 let page = match in_time(kind.page(shared, &after)).await {
@@ -274,6 +287,10 @@ impl Rounds {
                     {
                         found = true;
                         let work = kind.work(state.name_arc(), Arc::from(id.as_str()));
+                        if matches!(kind, Kind::Settling) {
+                            // By the clock it has settled, whatever a timer thought that it would take.
+                            self.later.remove(&work);
+                        }
                         if !self.known.contains(&work) && !self.later.contains_key(&work) {
                             self.add(work);
                         }

@@ -54,6 +54,8 @@ pub struct Source {
     allow_gone: bool,
     unfenced: bool,
     elements: Option<Elements>,
+    /// Streams begin where they stand when they have settled for so long.
+    settle: Option<Duration>,
     recovery_window: Option<Duration>,
     revive_gaps: bool,
     backoff: Vec<Duration>,
@@ -89,6 +91,9 @@ impl std::fmt::Debug for SecretsFrom {
 }
 
 impl Source {
+    /// The settle time of §5.2, for [`Source::adopt_first_sequence`]: 30 s.
+    pub const SETTLE: Duration = Duration::from_secs(30);
+
     /// A source that signs and identifies as `preset` says. Its name is 1 to 64 of a-z, A-Z, 0-9, `.`, `_` and `-`,
     /// and must stay the same: rows are kept by it.
     pub fn new(name: impl Into<String>, preset: Preset) -> Self {
@@ -109,6 +114,7 @@ impl Source {
             allow_gone: false,
             unfenced: false,
             elements: None,
+            settle: None,
             recovery_window: None,
             revive_gaps: true,
             backoff: BACKOFF.to_vec(),
@@ -244,9 +250,30 @@ impl Source {
         self
     }
 
-    /// The first sequence of every correlation id: 0 or 1. Default: 1.
+    /// The first sequence of every correlation id: 0 or 1. Default: 1. For streams that are in the middle already, see
+    /// [`Source::adopt_first_sequence`].
     pub fn first_sequence(mut self, first: Sequence) -> Self {
+        self.settle = None;
         self.mapping = self.mapping.with_first_sequence(first.get());
+        self
+    }
+
+    /// Takes every correlation id where it stands (§5.2), for a producer that has sent events before this inbox was there.
+    /// What arrives of a new one is parked for `settle` ([`Source::SETTLE`], 30 s, is a good one: longer than the
+    /// producer's first retries, so that the lowest one is among what has come); then the stream begins at the lowest
+    /// sequence that is parked. A lower one that comes later is set aside, and not applied by itself.
+    ///
+    /// In place of [`Source::first_sequence`]: of the two, the one that is called last counts. A correlation id that has a
+    /// cursor already goes on as it is.
+    ///
+    /// ```
+    /// use tower_inbox::Source;
+    ///
+    /// let source = Source::sequenced("erp").secrets(["a secret"]).adopt_first_sequence(Source::SETTLE);
+    /// ```
+    pub fn adopt_first_sequence(mut self, settle: Duration) -> Self {
+        self.mapping = self.mapping.with_first_sequence(0);
+        self.settle = Some(settle);
         self
     }
 

@@ -15,7 +15,7 @@ use crate::clock::Timestamp;
 use crate::door::Door;
 use crate::envelope::{Elements, Envelope, Mapping, Sequence};
 use crate::error::{BuildError, BuildErrorKind};
-use crate::store::{Fence, Known};
+use crate::store::{Fence, Known, SETTLING, Start};
 use crate::verify::{Head, Refusal, RequestView, Scheme, Secret, Secrets};
 
 /// What a network needs to bring the answer back before the producer's patience ends (§1, budget).
@@ -242,8 +242,23 @@ impl SourceState {
         *method == Method::POST
     }
 
-    pub(crate) fn first(&self) -> i64 {
-        self.source.mapping.first_sequence()
+    /// Where the cursor of a stream that is new now stands.
+    pub(crate) fn start(&self, now: Timestamp) -> Start {
+        match self.source.settle {
+            None => Start {
+                next: self.source.mapping.first_sequence(),
+                settles_at: None,
+            },
+            Some(settle) => Start {
+                next: SETTLING,
+                settles_at: Some(now.plus(settle)),
+            },
+        }
+    }
+
+    /// How long a stream settles, whoever opened it.
+    pub(crate) fn settle(&self) -> Duration {
+        self.source.settle.unwrap_or(Source::SETTLE)
     }
 
     pub(crate) fn recovery_window(&self) -> Duration {

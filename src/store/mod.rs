@@ -200,9 +200,58 @@ pub trait Backend: Database + sealed::Sealed {
         conn: &mut Self::Connection,
         sql: &Sql,
         stream: Stream<'_>,
-        next: i64,
+        start: Start,
         at: Timestamp,
     ) -> impl Future<Output = Result<bool>> + Send;
+    /// For whoever parks an event in a stream that has not begun, with its cursor locked.
+    #[doc(hidden)]
+    fn touch_settling(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// Locks the cursor of a stream that has not begun.
+    #[doc(hidden)]
+    fn lock_settling(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+    ) -> impl Future<Output = Result<Option<Settling>>> + Send;
+    #[doc(hidden)]
+    fn lowest_parked(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        generation: i64,
+    ) -> impl Future<Output = Result<Option<i64>>> + Send;
+    /// Says where a stream that has not begun begins, or when that is looked at again.
+    #[doc(hidden)]
+    fn settle_cursor(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        start: Start,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// All that is lower than `place` came before the stream's start.
+    #[doc(hidden)]
+    fn insert_before_start(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        place: &Place<'_>,
+        generation: i64,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Streams that may begin now, after `after` in (source, correlation id) order.
+    #[doc(hidden)]
+    fn settled_streams(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        after: Stream<'_>,
+        now: Timestamp,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<(String, String)>>> + Send;
     #[doc(hidden)]
     fn lock_cursor(
         conn: &mut Self::Connection,

@@ -79,10 +79,26 @@ statements! {
         WHERE source = ? AND event_id = ? AND state = 3";
     advance_cursor = "UPDATE {p}cursor SET next_sequence = ?, updated_at = ?
         WHERE source = ? AND correlation_id = ? AND next_sequence = ?";
-    open_cursor = "INSERT INTO {p}cursor (source, correlation_id, next_sequence, updated_at)
-        VALUES (?, ?, ?, ?){on_conflict}";
+    open_cursor = "INSERT INTO {p}cursor (source, correlation_id, next_sequence, settles_at, updated_at)
+        VALUES (?, ?, ?, ?, ?){on_conflict}";
     lock_cursor = "SELECT next_sequence FROM {p}cursor
         WHERE source = ? AND correlation_id = ?{for_update}";
+    // A stream that adopts its first sequence. The write is for whoever waits for the lock at an isolation level that would
+    // not show what was parked under it: he is to fail and look again.
+    touch_settling = "UPDATE {p}cursor SET updated_at = ?
+        WHERE source = ? AND correlation_id = ? AND next_sequence = -1";
+    lock_settling = "SELECT settles_at, CAST(generation AS {bigint}) FROM {p}cursor
+        WHERE source = ? AND correlation_id = ? AND next_sequence = -1{for_update}";
+    lowest_parked = "SELECT MIN(sequence) FROM {p}pending
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND (reason IS NULL OR reason = 1)";
+    settle_cursor = "UPDATE {p}cursor SET next_sequence = ?, settles_at = ?, updated_at = ?
+        WHERE source = ? AND correlation_id = ? AND next_sequence = -1";
+    insert_before_start = "INSERT INTO {p}range
+        (source, correlation_id, generation, first_sequence, last_sequence, kind, at)
+        VALUES (?, ?, ?, 0, ?, 3, ?)";
+    settled_streams = "SELECT source, correlation_id FROM {p}cursor
+        WHERE settles_at <= ? AND (source > ? OR (source = ? AND correlation_id > ?))
+        ORDER BY source, correlation_id LIMIT ?";
     insert_pending = "INSERT INTO {p}pending
         (source, event_id, correlation_id, sequence, reason, attempts, not_before, parked_at, last_status,
          bytes, method, uri, headers, body)
@@ -208,7 +224,7 @@ mod tests {
         assert!(
             sql.open_cursor
                 .as_str()
-                .ends_with("VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING")
+                .ends_with("VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING")
         );
     }
 }

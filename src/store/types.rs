@@ -28,6 +28,25 @@ pub struct Place<'a> {
     pub sequence: i64,
 }
 
+/// The cursor of a stream that has not begun: lower than every sequence, so that all of them park.
+pub(crate) const SETTLING: i64 = -1;
+
+/// Where a stream's cursor stands at first.
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct Start {
+    pub next: i64,
+    /// With [`SETTLING`]: when the stream begins, at the lowest sequence that is parked by then.
+    pub settles_at: Option<Timestamp>,
+}
+
+/// The cursor of a stream that has not begun.
+#[doc(hidden)]
+pub struct Settling {
+    pub settles_at: Timestamp,
+    pub generation: i64,
+}
+
 /// What an event's row says. The numbers are what the column holds and never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]

@@ -16,6 +16,9 @@
 mod db;
 mod kit;
 
+mod adopt;
+#[cfg(feature = "failpoints")]
+mod adopt_races;
 mod answers;
 mod cancellation;
 mod concurrency;
