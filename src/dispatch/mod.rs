@@ -7,6 +7,7 @@ mod group;
 mod open;
 mod release;
 mod retry;
+mod room;
 mod settle;
 
 use std::future::Future;
@@ -255,12 +256,14 @@ impl<DB: Backend> Job<'_, DB> {
     }
 
     async fn park<R>(&self, mut open: Open<'_, DB>, waiting_for: i64) -> Result<Settled<R>, Stop> {
-        if !self.source.may_park(self.stored.bytes()) {
-            open.roll_back(self.deadline).await?;
-            return Ok(Settled::failed(Answer::busy(
-                "parked events of this source",
-            )));
-        }
+        let room = within(self.deadline, self.room(open.conn(), self.stored.bytes())).await?;
+        let reserved = match room {
+            Ok(reserved) => reserved,
+            Err(full) => {
+                open.roll_back(self.deadline).await?;
+                return Ok(Settled::failed(Answer::busy(full.of_what())));
+            }
+        };
         let (conn, sql, at) = (open.conn(), &self.shared.sql, self.shared.clock.now());
         within(self.deadline, async {
             if !DB::swap_state(conn, sql, self.key(), State::Applied, State::Parked, at).await? {
@@ -276,7 +279,7 @@ impl<DB: Backend> Job<'_, DB> {
         })
         .await?;
         open.commit(self.deadline).await?;
-        self.source.parked_one(self.stored.bytes());
+        self.stored_reserved(reserved);
         if waiting_for == SETTLING
             && let Some(correlation_id) = &self.envelope.correlation_id
         {
@@ -295,24 +298,27 @@ impl<DB: Backend> Job<'_, DB> {
         mut open: Open<'_, DB>,
         from: Option<State>,
     ) -> Result<Settled<R>, Stop> {
-        within(self.deadline, self.hold(open.conn(), from)).await?;
+        let stored = within(self.deadline, self.hold(open.conn(), from)).await?;
         open.commit(self.deadline).await?;
-        self.held(from);
+        self.held(stored);
         Ok(Settled::answer(End::Fenced, Answer::fenced()))
     }
 
-    async fn hold(&self, conn: &mut DB::Connection, from: Option<State>) -> Result<(), Stop> {
+    /// The bytes that were stored, if it was new.
+    async fn hold(
+        &self,
+        conn: &mut DB::Connection,
+        from: Option<State>,
+    ) -> Result<Option<i64>, Stop> {
         let (sql, at) = (&self.shared.sql, self.shared.clock.now());
         if !DB::swap_state(conn, sql, self.key(), State::Applied, State::Fenced, at).await? {
             return Err(Stop::Again);
         }
         if from.is_none() {
-            let mut request = self.stored.clone();
-            if !self.source.may_park(request.bytes()) {
-                request.body = Bytes::new();
-            }
+            let request = self.kept(conn).await?;
             let pending = self.pending(Some(Reason::Fenced), None, &request);
             DB::insert_pending(conn, sql, &pending).await?;
+            Ok(Some(request.bytes()))
         } else {
             let attempt = Attempt {
                 reason: Some(Reason::Fenced),
@@ -321,14 +327,14 @@ impl<DB: Backend> Job<'_, DB> {
                 error: None,
             };
             DB::record_attempt(conn, sql, self.key(), &attempt).await?;
+            Ok(None)
         }
-        Ok(())
     }
 
     /// What is said and counted once it is committed.
-    fn held(&self, from: Option<State>) {
-        if from.is_none() {
-            self.source.parked_one(self.stored.bytes());
+    fn held(&self, stored: Option<i64>) {
+        if let Some(bytes) = stored {
+            self.stored_one(bytes);
         }
         metrics::counter!("inbox_fenced_total", "source" => self.source.name_shared()).increment(1);
         tracing::warn!(

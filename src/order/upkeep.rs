@@ -10,7 +10,7 @@ use super::in_time;
 use crate::dispatch::Bury;
 use crate::shared::Shared;
 use crate::source::SourceState;
-use crate::store::{AT_ONCE, Attempt, Backend, Key, Reason, Stream};
+use crate::store::{AT_ONCE, Attempt, Backend, Key, Reason, Size, Stream};
 
 /// Counts are this old at most.
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
@@ -208,7 +208,7 @@ async fn sample<DB: Backend>(
 ) -> bool {
     let sources: Vec<_> = every_source(shared)
         .into_iter()
-        .map(|source| (source.moves(), source))
+        .map(|source| (source.room().moves(), source))
         .collect();
     let counts = in_time(async {
         let mut conn = shared.acquire_statements().await?;
@@ -251,7 +251,10 @@ async fn sample<DB: Backend>(
                 Some(reason) => *dead.entry(reason).or_default() += count.events,
             }
         }
-        current &= source.sampled(events, bytes, (!in_any_case).then_some(*moves));
+        let size = Size { events, bytes };
+        current &= source
+            .room()
+            .sampled(size, (!in_any_case).then_some(*moves));
         #[allow(
             clippy::cast_precision_loss,
             reason = "a gauge is a float; counts are far below 2^52"

@@ -1,5 +1,6 @@
 //! A source: one producer, or one tenant of one producer.
 
+mod room;
 mod state;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use crate::envelope::{Elements, Mapping, Sequence};
 use crate::preset::Preset;
 use crate::verify::{JsonPath, Scheme, Secrets, Tolerance};
 
+pub(crate) use room::Reserved;
 pub(crate) use state::SourceState;
 
 /// The schedule of §5.5.
@@ -62,6 +64,9 @@ pub struct Source {
     max_attempts: u32,
     park_limit: u32,
     park_bytes: u64,
+    /// None: as much as the source.
+    stream_park_limit: Option<u32>,
+    stream_park_bytes: Option<u64>,
     retention: Option<Duration>,
     allow_short_retention: bool,
 }
@@ -121,6 +126,8 @@ impl Source {
             max_attempts: MAX_ATTEMPTS,
             park_limit: PARK_LIMIT,
             park_bytes: PARK_BYTES,
+            stream_park_limit: None,
+            stream_park_bytes: None,
             retention: None,
             allow_short_retention: false,
         }
@@ -312,6 +319,24 @@ impl Source {
     /// Bytes that parked and dead events may take; over it, what would be parked gets 429. Default: 256 MiB.
     pub fn park_bytes(mut self, bytes: u64) -> Self {
         self.park_bytes = bytes;
+        self
+    }
+
+    /// Events of one correlation id that may be parked or dead; over it, what would be parked gets 429, and dead letters
+    /// keep id, headers and reason only. Default: [`Source::park_limit`]. A producer that sends a single long stream needs
+    /// all of that for it; a bound below it keeps one stream with a gap from taking the room of all the others.
+    ///
+    /// It is counted by one statement when a stream parks that this process has not counted in the last 5 s. What other
+    /// processes park meanwhile is not seen until then.
+    pub fn park_limit_per_stream(mut self, events: u32) -> Self {
+        self.stream_park_limit = Some(events);
+        self
+    }
+
+    /// Bytes that parked and dead events of one correlation id may take, as [`Source::park_limit_per_stream`] has it.
+    /// Default: [`Source::park_bytes`].
+    pub fn park_bytes_per_stream(mut self, bytes: u64) -> Self {
+        self.stream_park_bytes = Some(bytes);
         self
     }
 

@@ -1,7 +1,7 @@
 //! A source at work.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use metrics::SharedString;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 
+use super::room::{Bound, Room};
 use super::{SecretsFrom, Source};
 use crate::clock::Timestamp;
 use crate::door::Door;
@@ -38,11 +39,7 @@ pub(crate) struct SourceState {
     retention: Duration,
     fenced: bool,
     in_flight: Semaphore,
-    /// Parked and dead: what the sampler found last, and what this process has done since.
-    pending: AtomicI64,
-    pending_bytes: AtomicI64,
-    /// How often this process changed the two above.
-    moves: AtomicU64,
+    room: Room,
     on_routes: AtomicBool,
     /// The event types that have a label of their own in the metrics.
     types: Mutex<HashSet<Arc<str>>>,
@@ -125,6 +122,14 @@ impl SourceState {
                 floor.as_secs()
             ));
         }
+        let whole = Bound {
+            events: source.park_limit,
+            bytes: source.park_bytes,
+        };
+        let stream = Bound {
+            events: source.stream_park_limit.unwrap_or(whole.events),
+            bytes: source.stream_park_bytes.unwrap_or(whole.bytes),
+        };
         let in_flight = source.max_in_flight.unwrap_or(Semaphore::MAX_PERMITS);
         Ok(Self {
             name: name.into(),
@@ -137,9 +142,7 @@ impl SourceState {
             fenced,
             types: Mutex::default(),
             in_flight: Semaphore::new(in_flight.min(Semaphore::MAX_PERMITS)),
-            pending: AtomicI64::new(0),
-            pending_bytes: AtomicI64::new(0),
-            moves: AtomicU64::new(0),
+            room: Room::new(whole, stream),
             on_routes: AtomicBool::new(false),
             source,
         })
@@ -324,46 +327,14 @@ impl SourceState {
         SharedString::from_shared(Arc::clone(kind))
     }
 
-    /// Whether one more event of this size may be parked.
-    pub(crate) fn may_park(&self, bytes: i64) -> bool {
-        let bytes = self
-            .pending_bytes
-            .load(Ordering::Relaxed)
-            .saturating_add(bytes);
-        self.pending.load(Ordering::Relaxed) < i64::from(self.source.park_limit)
-            && u64::try_from(bytes).unwrap_or(0) <= self.source.park_bytes
+    /// How much is parked and dead.
+    pub(crate) fn room(&self) -> &Room {
+        &self.room
     }
 
-    /// Whether anything may be waiting: a hint that saves a statement after every ordered commit.
+    /// Whether anything may be waiting.
     pub(crate) fn has_pending(&self) -> bool {
-        self.pending.load(Ordering::Relaxed) > 0
-    }
-
-    pub(crate) fn parked_one(&self, bytes: i64) {
-        self.moves.fetch_add(1, Ordering::Relaxed);
-        self.pending.fetch_add(1, Ordering::Relaxed);
-        self.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn unparked_one(&self, bytes: i64) {
-        self.moves.fetch_add(1, Ordering::Relaxed);
-        self.pending.fetch_sub(1, Ordering::Relaxed);
-        self.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn moves(&self) -> u64 {
-        self.moves.load(Ordering::Relaxed)
-    }
-
-    /// What the database holds, as it was counted after `moves` were seen. False, and not taken over, if this process
-    /// has parked or applied something meanwhile, so that the count may be older than what is known here.
-    pub(crate) fn sampled(&self, events: i64, bytes: i64, moves: Option<u64>) -> bool {
-        if moves.is_some_and(|moves| self.moves() != moves) {
-            return false;
-        }
-        self.pending.store(events, Ordering::Relaxed);
-        self.pending_bytes.store(bytes, Ordering::Relaxed);
-        true
+        self.room.is_used()
     }
 
     /// Only a mounted router can say that no route was reached.

@@ -364,6 +364,13 @@ pub trait Backend: Database + sealed::Sealed {
         after: &str,
         limit: i64,
     ) -> impl Future<Output = Result<Vec<Expired>>> + Send;
+    /// How much is parked and dead of a stream, whatever its generation.
+    #[doc(hidden)]
+    fn pending_of_stream(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+    ) -> impl Future<Output = Result<Size>> + Send;
     #[doc(hidden)]
     fn pending_counts(
         conn: &mut Self::Connection,

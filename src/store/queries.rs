@@ -581,6 +581,23 @@ macro_rules! statements_of_backend {
                 .collect()
         }
 
+        async fn pending_of_stream(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+        ) -> Result<Size> {
+            let row = sqlx::query(sql.pending_of_stream.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .fetch_one(conn)
+                .await?;
+            Ok(Size {
+                events: row.try_get(0)?,
+                bytes: row.try_get(1)?,
+            })
+        }
+
         async fn pending_counts(
             conn: &mut Self::Connection,
             sql: &Sql,

@@ -153,6 +153,8 @@ statements! {
         WHERE p.source = ? AND p.event_id > ? AND p.reason IS NULL AND p.parked_at <= ?
             AND p.correlation_id IS NOT NULL AND p.sequence IS NOT NULL
         ORDER BY p.event_id LIMIT ?";
+    pending_of_stream = "SELECT COUNT(*), CAST(COALESCE(SUM(bytes), 0) AS {bigint}) FROM {p}pending
+        WHERE source = ? AND correlation_id = ?";
     pending_counts = "SELECT source, CAST(reason AS {bigint}), COUNT(*), CAST(SUM(bytes) AS {bigint}), MIN(parked_at)
         FROM {p}pending GROUP BY source, reason";
     // Looked at first: a DELETE that finds nothing would take SQLite's write lock all the same.

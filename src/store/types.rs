@@ -262,6 +262,35 @@ pub struct PendingCount {
     pub oldest: Timestamp,
 }
 
+/// A number of events, and of their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(hidden)]
+pub struct Size {
+    pub events: i64,
+    pub bytes: i64,
+}
+
+impl Size {
+    pub(crate) fn one(bytes: i64) -> Self {
+        Self { events: 1, bytes }
+    }
+
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            events: self.events.saturating_add(other.events),
+            bytes: self.bytes.saturating_add(other.bytes),
+        }
+    }
+
+    /// Never below nothing: what is taken away may be another process's, which was not counted yet.
+    pub(crate) fn minus(self, other: Self) -> Self {
+        Self {
+            events: self.events.saturating_sub(other.events).max(0),
+            bytes: self.bytes.saturating_sub(other.bytes).max(0),
+        }
+    }
+}
+
 /// A line of the audit table.
 #[doc(hidden)]
 pub struct Audit<'a> {
