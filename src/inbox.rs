@@ -14,8 +14,8 @@ use crate::describe;
 use crate::dispatch::Release;
 use crate::error::{BuildError, BuildErrorKind, OperatorError};
 use crate::fail::FailPoints;
-use crate::order::Worker;
 use crate::order::worker::{self, Work};
+use crate::order::{Worker, hints};
 use crate::queue::Waiting;
 use crate::recent::Recent;
 use crate::shared::{Incarnation, Shared};
@@ -122,7 +122,9 @@ impl<DB: Backend> Inbox<DB> {
         .await?;
         if released {
             let (source, event_id) = (Arc::from(source), Arc::from(event_id));
-            worker::wake(&self.shared, Work::Event { source, event_id });
+            let work = Work::Event { source, event_id };
+            hints::tell(&self.shared, work.clone());
+            worker::wake(&self.shared, work);
         }
         Ok(released)
     }
@@ -165,6 +167,7 @@ impl<DB: Backend> Inbox<DB> {
                 "deliveries were still running after {SHUTDOWN_WAIT:?}; they were left behind"
             );
         }
+        self.shared.hints.stop().await;
         self.shared.watch.stop().await;
     }
 }
@@ -333,6 +336,7 @@ impl<DB: Backend> InboxBuilder<DB> {
             bodies: ByteBudget::new(self.body_budget),
             tracker: Tracker::default(),
             worker: Worker::default(),
+            hints: Arc::default(),
             tenants: Registry::default(),
             watch,
             fail: self.fail,
@@ -345,6 +349,7 @@ impl<DB: Backend> InboxBuilder<DB> {
         if !DB::CHEAP_INCARNATION {
             shared.runtime.spawn(watcher.run(Arc::downgrade(&shared)));
         }
+        hints::listen(&shared);
         Ok(Inbox { shared })
     }
 }

@@ -16,7 +16,7 @@ use crate::body::ByteBudget;
 use crate::clock::Clock;
 use crate::dispatch::patience;
 use crate::fail::FailPoints;
-use crate::order::Worker;
+use crate::order::{Hints, Worker};
 use crate::queue::{Flights, Lanes, Waiting};
 use crate::recent::Recent;
 use crate::source::SourceState;
@@ -45,6 +45,7 @@ pub(crate) struct Shared<DB: Backend> {
     pub(crate) bodies: ByteBudget,
     pub(crate) tracker: Tracker,
     pub(crate) worker: Worker,
+    pub(crate) hints: Arc<Hints>,
     pub(crate) tenants: Registry,
     pub(crate) watch: Watch,
     pub(crate) fail: FailPoints,

@@ -22,6 +22,7 @@ use crate::answer::{self, Answer};
 use crate::envelope::Envelope;
 use crate::event::{Origin, Outcome};
 use crate::fail::at;
+use crate::order::hints;
 use crate::order::worker::{self, Work};
 use crate::queue::End;
 use crate::shared::Shared;
@@ -280,14 +281,22 @@ impl<DB: Backend> Job<'_, DB> {
         .await?;
         open.commit(self.deadline).await?;
         self.stored_reserved(reserved);
-        if waiting_for == SETTLING
-            && let Some(correlation_id) = &self.envelope.correlation_id
-        {
-            let settling = Work::Settling {
-                source: self.source.name_arc(),
-                correlation_id: Arc::clone(correlation_id.as_arc()),
-            };
-            worker::wake(self.shared, settling);
+        if let Some(correlation_id) = &self.envelope.correlation_id {
+            let source = self.source.name_arc();
+            let correlation_id = Arc::clone(correlation_id.as_arc());
+            if waiting_for == SETTLING {
+                let settling = Work::Settling {
+                    source,
+                    correlation_id,
+                };
+                worker::wake(self.shared, settling);
+            } else {
+                let stream = Work::Stream {
+                    source,
+                    correlation_id,
+                };
+                hints::tell(self.shared, stream);
+            }
         }
         Ok(parked(waiting_for))
     }

@@ -4,12 +4,14 @@
 //! cursor. A worker therefore only needs to look; a wake that is lost costs a poll, and nothing else.
 
 mod drain;
+pub(crate) mod hints;
 mod upkeep;
 pub(crate) mod worker;
 
 use std::future::Future;
 use std::time::Duration;
 
+pub(crate) use hints::Hints;
 pub(crate) use worker::Worker;
 
 /// For a connection and a statement or two of the worker's own. A network can lose them without a word, and nobody else

@@ -85,7 +85,7 @@ impl Worker {
         self.signals.stopped.load(Ordering::Acquire)
     }
 
-    pub(super) fn target(&self, source: &str) -> Option<Arc<dyn Target>> {
+    pub(crate) fn target(&self, source: &str) -> Option<Arc<dyn Target>> {
         let own = lock(&self.targets).get(source).map(Arc::clone);
         own.or_else(|| lock(&self.tenants).clone())
     }

@@ -23,6 +23,7 @@ use std::time::Duration;
 use sqlx::pool::PoolConnection;
 use sqlx::{Database, Pool, SqlStr};
 use sqlx_core::transaction::TransactionManager;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
@@ -61,6 +62,9 @@ pub trait Backend: Database + sealed::Sealed {
     /// maintenance connection watches it.
     #[doc(hidden)]
     const CHEAP_INCARNATION: bool;
+    /// Processes can be told, over the maintenance connection and one that listens, to look for something.
+    #[doc(hidden)]
+    const NOTIFIES: bool = false;
     /// Which database this is, as far as a restore or a failover would change it.
     #[doc(hidden)]
     type Incarnation: Clone + PartialEq + std::fmt::Debug + Send + Sync + 'static;
@@ -394,6 +398,25 @@ pub trait Backend: Database + sealed::Sealed {
         before: Timestamp,
         limit: i64,
     ) -> impl Future<Output = Result<u64>> + Send;
+    /// Says these to all that listen.
+    #[doc(hidden)]
+    fn notify(
+        _: &mut Self::Connection,
+        _: &Sql,
+        _hints: &[String],
+    ) -> impl Future<Output = Result<()>> + Send {
+        async { Ok(()) }
+    }
+    /// Hears what is said, over a connection of its own, until it is told to stop or the connection is lost.
+    #[doc(hidden)]
+    fn listen(
+        _: &Pool<Self>,
+        _: &Sql,
+        _stop: watch::Receiver<bool>,
+        _heard: &mpsc::Sender<String>,
+    ) -> impl Future<Output = Result<()>> + Send {
+        async { Ok(()) }
+    }
     /// One plain statement.
     #[doc(hidden)]
     fn run(

@@ -40,7 +40,10 @@ macro_rules! statements {
     ($($(#[$doc:meta])* $name:ident = $text:expr;)*) => {
         /// The statements, rendered for one database and one table prefix.
         #[doc(hidden)]
+        #[derive(Clone)]
         pub struct Sql {
+            /// What the names of the tables begin with.
+            pub(crate) prefix: String,
             /// Statements are prepared under names of their own, which stay with the connection.
             pub(crate) named: bool,
             $($(#[$doc])* pub(crate) $name: SqlStr,)*
@@ -48,7 +51,7 @@ macro_rules! statements {
 
         impl Sql {
             pub(crate) fn render(dialect: &Dialect, prefix: &str) -> Self {
-                Self { named: true, $($name: render(dialect, prefix, $text),)* }
+                Self { prefix: prefix.to_owned(), named: true, $($name: render(dialect, prefix, $text),)* }
             }
         }
     };

@@ -48,3 +48,4 @@ mod settings;
 mod statements;
 mod tenants;
 mod verdicts;
+mod wake;
