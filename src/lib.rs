@@ -110,6 +110,7 @@ pub use event::{Delivery, Origin, Outcome, Verdict};
 #[doc(hidden)]
 pub use fail::FailPoints;
 pub use inbox::{Inbox, InboxBuilder};
+pub use order::WorkerStatus;
 pub use preset::Preset;
 pub use source::Source;
 pub use store::Backend;

@@ -208,6 +208,7 @@ async fn one<DB: Backend>(
     let epoch = shared.recent.epoch();
     let settled = job.run(&mut Draining(target)).await;
     if settled.end == End::Applied {
+        shared.worker.progress().applied(shared.clock.now());
         shared
             .recent
             .remember(epoch, &name, envelope.event_id.as_arc(), envelope.print());

@@ -5,6 +5,7 @@
 
 mod drain;
 pub(crate) mod hints;
+mod progress;
 mod upkeep;
 pub(crate) mod worker;
 
@@ -12,6 +13,7 @@ use std::future::Future;
 use std::time::Duration;
 
 pub(crate) use hints::Hints;
+pub use progress::WorkerStatus;
 pub(crate) use worker::Worker;
 
 /// For a connection and a statement or two of the worker's own. A network can lose them without a word, and nobody else

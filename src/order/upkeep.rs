@@ -10,7 +10,7 @@ use super::in_time;
 use crate::dispatch::Bury;
 use crate::shared::Shared;
 use crate::source::SourceState;
-use crate::store::{AT_ONCE, Attempt, Backend, Key, Reason, Size, Stream};
+use crate::store::{AT_ONCE, Attempt, Backend, Expired, Key, Reason, Size, Stream};
 
 /// Counts are this old at most.
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
@@ -101,8 +101,9 @@ async fn expire<DB: Backend>(
             conn.done(page).await
         })
         .await?;
-        let full = page.len() as i64 == BATCH;
-        for event in page {
+        let readable = |event: &Expired| !event.event_id.is_empty();
+        let full = page.len() as i64 == BATCH && page.iter().any(readable);
+        for event in page.into_iter().filter(readable) {
             let bury = Bury {
                 shared,
                 key: Key {
@@ -246,9 +247,11 @@ async fn sample<DB: Backend>(
             events += count.events;
             bytes += count.bytes;
             match count.reason {
-                None => parked += count.events,
-                Some(Reason::Fenced) => fenced += count.events,
-                Some(reason) => *dead.entry(reason).or_default() += count.events,
+                Ok(None) => parked += count.events,
+                Ok(Some(Reason::Fenced)) => fenced += count.events,
+                Ok(Some(reason)) => *dead.entry(reason).or_default() += count.events,
+                // It takes its room, and a newer version has the gauge for it.
+                Err(reason) => tracing::debug!(reason, "rows with a reason of a newer version"),
             }
         }
         let size = Size { events, bytes };

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::drain::{self, Drained};
+use super::progress::Progress;
 use super::{in_time, upkeep};
 use crate::dispatch::{BoxError, BoxFuture};
 use crate::layer::DrainTarget;
@@ -67,6 +68,7 @@ struct Signals {
     wakes: Mutex<HashSet<Work>>,
     woken: Notify,
     stopped: AtomicBool,
+    progress: Progress,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -83,6 +85,18 @@ impl Worker {
 
     pub(super) fn stopped(&self) -> bool {
         self.signals.stopped.load(Ordering::Acquire)
+    }
+
+    pub(super) fn progress(&self) -> &Progress {
+        &self.signals.progress
+    }
+
+    /// The inbox's own sources that are mounted here.
+    pub(super) fn mounted(&self) -> Vec<String> {
+        let targets = lock(&self.targets);
+        let mut names: Vec<_> = targets.keys().map(ToString::to_string).collect();
+        names.sort_unstable();
+        names
     }
 
     pub(crate) fn target(&self, source: &str) -> Option<Arc<dyn Target>> {
@@ -138,6 +152,7 @@ struct Rounds {
 }
 
 async fn run<DB: Backend>(shared: Weak<Shared<DB>>, signals: Arc<Signals>) {
+    let _runs = signals.progress.runs();
     let mut rounds = Rounds::default();
     let mut pause = Duration::ZERO;
     let mut next_poll = Instant::now();
@@ -179,7 +194,12 @@ async fn run<DB: Backend>(shared: Weak<Shared<DB>>, signals: Arc<Signals>) {
     while rounds.running.join_next().await.is_some() {}
 }
 
-#[derive(Clone, Copy)]
+/// A row whose key is no text is skipped, and stops nobody else.
+fn is_readable((source, _): &(String, String)) -> bool {
+    !source.is_empty()
+}
+
+#[derive(Clone, Copy, Debug)]
 enum Kind {
     Settling,
     Stream,
@@ -269,19 +289,21 @@ impl Rounds {
 
     /// Everything that is due, of the sources that are mounted here. True if there was something.
     async fn poll<DB: Backend>(&mut self, shared: &Shared<DB>) -> bool {
-        let mut found = false;
+        let (mut found, mut looked) = (false, true);
         for kind in [Kind::Settling, Kind::Stream, Kind::Event] {
             let mut after = (String::new(), String::new());
             loop {
                 let page = match in_time(kind.page(shared, &after)).await {
                     Ok(page) => page,
                     Err(error) => {
-                        tracing::warn!(%error, "could not look for due events");
-                        return found;
+                        // One kind that cannot be looked for hides no other.
+                        tracing::warn!(?kind, %error, "could not look for due events");
+                        looked = false;
+                        break;
                     }
                 };
-                let full = page.len() as i64 == PAGE;
-                for (source, id) in page {
+                let full = page.len() as i64 == PAGE && page.iter().any(is_readable);
+                for (source, id) in page.into_iter().filter(is_readable) {
                     if shared.worker.target(&source).is_some()
                         && let Some(state) = shared.find_source(&source).await
                     {
@@ -301,6 +323,9 @@ impl Rounds {
                     break;
                 }
             }
+        }
+        if looked {
+            shared.worker.progress().looked(shared.clock.now());
         }
         found
     }

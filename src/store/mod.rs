@@ -428,6 +428,16 @@ pub trait Backend: Database + sealed::Sealed {
     fn ping(conn: &mut Self::Connection, sql: &Sql) -> impl Future<Output = Result<()>> + Send;
 }
 
+/// What an error means that the server did not report. A value that cannot be read says nothing about its connection: one
+/// bad row must not make a process close its connections and forget what it remembers.
+#[allow(dead_code, reason = "not without a back end")]
+fn fault_of_ours(error: &sqlx::Error) -> Fault {
+    match error {
+        sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. } => Fault::Refused,
+        _ => Fault::Gone,
+    }
+}
+
 /// BEGIN by a statement of ours, counted by the driver, so that a handler's own `begin` is a savepoint.
 async fn begin_with<DB: Database>(conn: &mut DB::Connection, statement: SqlStr) -> Result<()> {
     DB::TransactionManager::begin(conn, Some(statement)).await

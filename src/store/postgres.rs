@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Pool, Postgres, Row, SqlSafeStr};
 use tokio::time::Instant;
 
 use super::migrate::{self, Version};
-use super::queries::{inserted, pending_row, required, statements_of_backend, text};
+use super::queries::{inserted, page_key, pending_row, required, statements_of_backend, text};
 use super::sql::{DeleteBatch, Dialect};
 use super::*;
 use crate::error::BuildError;
@@ -186,7 +186,7 @@ impl Backend for Postgres {
 
     fn fault(error: &sqlx::Error) -> Fault {
         let sqlx::Error::Database(error) = error else {
-            return Fault::Gone;
+            return fault_of_ours(error);
         };
         // https://www.postgresql.org/docs/current/errcodes-appendix.html
         match error.code().as_deref() {

@@ -320,9 +320,7 @@ macro_rules! statements_of_backend {
                 .bind(limit)
                 .fetch_all(conn)
                 .await?;
-            rows.iter()
-                .map(|row| Ok((required(text(row, 0)?)?, required(text(row, 1)?)?)))
-                .collect()
+            Ok(rows.iter().map(|row| page_key(row)).collect())
         }
 
         async fn insert_pending(
@@ -436,9 +434,7 @@ macro_rules! statements_of_backend {
                 .bind(limit)
                 .fetch_all(conn)
                 .await?;
-            rows.iter()
-                .map(|row| Ok((required(text(row, 0)?)?, required(text(row, 1)?)?)))
-                .collect()
+            Ok(rows.iter().map(|row| page_key(row)).collect())
         }
 
         async fn due_head(
@@ -471,9 +467,7 @@ macro_rules! statements_of_backend {
                 .bind(limit)
                 .fetch_all(conn)
                 .await?;
-            rows.iter()
-                .map(|row| Ok((required(text(row, 0)?)?, required(text(row, 1)?)?)))
-                .collect()
+            Ok(rows.iter().map(|row| page_key(row)).collect())
         }
 
         async fn due_event(
@@ -572,9 +566,10 @@ macro_rules! statements_of_backend {
                 .await?;
             rows.iter()
                 .map(|row| {
+                    let (event_id, correlation_id) = page_key(row);
                     Ok(Expired {
-                        event_id: required(text(row, 0)?)?,
-                        correlation_id: required(text(row, 1)?)?,
+                        event_id,
+                        correlation_id,
                         sequence: row.try_get(2)?,
                     })
                 })
@@ -608,9 +603,10 @@ macro_rules! statements_of_backend {
                 .await?;
             rows.iter()
                 .map(|row| {
+                    let reason = row.try_get(1)?;
                     Ok(PendingCount {
                         source: required(text(row, 0)?)?,
-                        reason: Reason::from_column(row.try_get(1)?)?,
+                        reason: Reason::from_column(reason).map_err(|_| reason.unwrap_or(0)),
                         events: row.try_get(2)?,
                         bytes: row.try_get(3)?,
                         oldest: Timestamp::from_micros(row.try_get(4)?),
@@ -703,6 +699,21 @@ where
     for<'r> Option<String>: sqlx::Decode<'r, R::Database>,
 {
     row.try_get_unchecked(index)
+}
+
+/// The two texts that a row of a page is known by; both empty if they cannot be read, so that one bad row hides none of the
+/// others. The log says so.
+pub(crate) fn page_key<R>(row: &R) -> (String, String)
+where
+    R: Row,
+    usize: sqlx::ColumnIndex<R>,
+    for<'r> Option<String>: sqlx::Decode<'r, R::Database>,
+{
+    let key = || Ok((required(text(row, 0)?)?, required(text(row, 1)?)?));
+    key().unwrap_or_else(|error: sqlx::Error| {
+        tracing::error!(%error, "a row's key cannot be read; it is left alone");
+        Default::default()
+    })
 }
 
 /// A column that is NOT NULL by the schema.

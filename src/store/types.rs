@@ -256,7 +256,8 @@ pub struct Expired {
 #[doc(hidden)]
 pub struct PendingCount {
     pub source: String,
-    pub reason: Option<Reason>,
+    /// Err: one that a newer version wrote.
+    pub reason: Result<Option<Reason>, i64>,
     pub events: i64,
     pub bytes: i64,
     pub oldest: Timestamp,
