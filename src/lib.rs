@@ -61,6 +61,10 @@
 //!
 //! A source whose event id is not signed has one state more, *fenced*: kept, and handed over only if an operator says so.
 //!
+//! A stream that adopts its first sequence ([`Source::adopt_first_sequence`]) has a cursor of −1 while it settles, so that
+//! everything of it parks; then the cursor is set to the lowest sequence that is parked, and what was below it is recorded
+//! as *before start*.
+//!
 //! Whose turn it is is computed from the cursor and stored nowhere, so that nothing is stranded by a crash or a race.
 //!
 //! # Features

@@ -357,7 +357,7 @@ impl<DB: Backend> Live<'_, DB> {
     /// The next one of this stream may be waiting for this commit.
     fn wake(&self) {
         if let (Some(id), Some(_)) = (&self.envelope.correlation_id, self.envelope.sequence)
-            && self.source.has_pending()
+            && self.source.room().may_wait(id.as_str())
         {
             let (source, correlation_id) = (self.source.name_arc(), Arc::clone(id.as_arc()));
             worker::wake(

@@ -74,22 +74,28 @@ impl Work {
     async fn head<DB: Backend>(
         &self,
         shared: &Shared<DB>,
+        state: &SourceState,
         deadline: Instant,
     ) -> Result<Option<Pending>, ()> {
+        let moves = state.room().moves();
         let mut conn = shared.statements(deadline).await.map_err(|_| ())?;
         let head = match self {
             Self::Stream {
                 source,
                 correlation_id,
             } => {
-                DB::due_head(
-                    &mut conn,
-                    &shared.sql,
-                    Stream {
-                        source,
-                        correlation_id,
-                    },
-                )
+                let stream = Stream {
+                    source,
+                    correlation_id,
+                };
+                let sql = &shared.sql;
+                async {
+                    let head = DB::due_head(&mut conn, sql, stream).await?;
+                    if head.is_none() && !DB::stream_is_used(&mut conn, sql, stream).await? {
+                        state.room().found_empty(correlation_id, moves);
+                    }
+                    Ok(head)
+                }
                 .await
             }
             Self::Event { source, event_id } => {
@@ -154,7 +160,7 @@ async fn one<DB: Backend>(
     target: &dyn Target,
 ) -> Step {
     let deadline = Instant::now() + source.budget();
-    let head = tokio::time::timeout_at(deadline, work.head(shared, deadline)).await;
+    let head = tokio::time::timeout_at(deadline, work.head(shared, source, deadline)).await;
     let Ok(Ok(head)) = head else {
         return later(SOON);
     };

@@ -189,7 +189,11 @@ async fn hear<DB: Backend>(shared: Weak<Shared<DB>>, mut heard: mpsc::Receiver<S
             alive.find(|state| state.name() == source)
         });
         if let Some(state) = state {
-            state.room().hint();
+            let stream = match &work {
+                Some(Work::Stream { correlation_id, .. }) => Some(&**correlation_id),
+                _ => None,
+            };
+            state.room().hint(stream);
         }
         if let Some(work) = work
             && shared.worker.target(&source).is_some()

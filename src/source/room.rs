@@ -11,6 +11,9 @@ use crate::store::Size;
 
 /// A stream's number that is older than this is counted anew.
 const FRESH: Duration = Duration::from_secs(5);
+/// For so long a stream that was seen to be empty is not looked at after each of its commits. What another process parks in
+/// it meanwhile is found by the worker's next look, or told by that process.
+const QUIET: Duration = Duration::from_secs(1);
 /// Streams whose numbers are remembered; others are counted when they park.
 const STREAMS: usize = 1_024;
 
@@ -38,6 +41,8 @@ struct Counts {
     /// Another process has said that it parked something.
     hinted: bool,
     streams: HashMap<Arc<str>, (Size, Instant)>,
+    /// Streams in which nothing was stored when it was looked.
+    quiet: HashMap<Arc<str>, Instant>,
 }
 
 /// See the module.
@@ -88,18 +93,16 @@ impl Room {
     /// What the database holds of a stream now.
     pub(crate) fn stream_counted(&self, correlation_id: &Arc<str>, size: Size) {
         let mut counts = self.lock();
-        if counts.streams.len() >= STREAMS && !counts.streams.contains_key(correlation_id) {
-            counts.streams.retain(|_, (_, at)| at.elapsed() < FRESH);
-            if counts.streams.len() >= STREAMS {
-                counts.streams.clear();
-            }
-        }
+        make_room(&mut counts.streams, |(_, at)| at.elapsed() < FRESH);
         let counted = (size, Instant::now());
         counts.streams.insert(Arc::clone(correlation_id), counted);
     }
 
     /// This process has stored one more.
     pub(crate) fn add(&self, correlation_id: Option<&str>, size: Size) {
+        if let Some(id) = correlation_id {
+            self.lock().quiet.remove(id);
+        }
         self.change(correlation_id, |known| known.plus(size));
     }
 
@@ -119,16 +122,34 @@ impl Room {
         }
     }
 
-    /// Whether anything may be waiting: a hint that saves a statement after every ordered commit.
-    pub(crate) fn is_used(&self) -> bool {
+    /// Whether anything may be waiting in this stream: a hint that saves a statement after every ordered commit.
+    pub(crate) fn may_wait(&self, correlation_id: &str) -> bool {
         let counts = self.lock();
-        counts.hinted || counts.known.events > 0
+        let quiet = || counts.quiet.get(correlation_id);
+        (counts.hinted || counts.known.events > 0)
+            && quiet().is_none_or(|since| since.elapsed() >= QUIET)
     }
 
-    /// Another process has parked something: until the next count says otherwise.
-    pub(crate) fn hint(&self) {
+    /// Nothing was stored in this stream when it was looked, after `moves` were seen.
+    pub(crate) fn found_empty(&self, correlation_id: &Arc<str>, moves: u64) {
+        let mut counts = self.lock();
+        if counts.moves != moves {
+            return;
+        }
+        make_room(&mut counts.quiet, |since| since.elapsed() < QUIET);
+        counts
+            .quiet
+            .insert(Arc::clone(correlation_id), Instant::now());
+    }
+
+    /// Another process has parked something, until the next count says otherwise; in this stream, if it is known in which.
+    pub(crate) fn hint(&self, correlation_id: Option<&str>) {
         let mut counts = self.lock();
         counts.hinted = true;
+        match correlation_id {
+            Some(id) => drop(counts.quiet.remove(id)),
+            None => counts.quiet.clear(),
+        }
         // A count that was begun before may not have seen it.
         counts.moves += 1;
     }
@@ -147,6 +168,16 @@ impl Room {
         counts.known = size;
         counts.hinted = false;
         true
+    }
+}
+
+/// Keeps a map of streams within its bound.
+fn make_room<T>(streams: &mut HashMap<Arc<str>, T>, is_fresh: impl Fn(&T) -> bool) {
+    if streams.len() >= STREAMS {
+        streams.retain(|_, entry| is_fresh(entry));
+    }
+    if streams.len() >= STREAMS {
+        streams.clear();
     }
 }
 
@@ -227,7 +258,7 @@ mod tests {
         for _ in 0..3 {
             room.reserve(1).expect("room").keep(None);
         }
-        assert!(room.reserve(1).is_none() && room.is_used());
+        assert!(room.reserve(1).is_none() && room.may_wait("acct"));
     }
 
     /// §5.8, per correlation
@@ -264,8 +295,27 @@ mod tests {
     fn a_count_that_was_overtaken_is_not_taken_over() {
         let room = room();
         let moves = room.moves();
-        room.hint();
-        assert!(!room.sampled(Size::default(), Some(moves)) && room.is_used());
-        assert!(room.sampled(Size::default(), None) && !room.is_used());
+        room.hint(None);
+        assert!(!room.sampled(Size::default(), Some(moves)) && room.may_wait("acct"));
+        assert!(room.sampled(Size::default(), None) && !room.may_wait("acct"));
+    }
+
+    /// A stream that is stuck costs the others no look after each of their commits.
+    #[test]
+    fn a_stream_that_was_found_empty_is_quiet_until_something_is_stored_in_it() {
+        let room = room();
+        let (stuck, healthy): (Arc<str>, Arc<str>) = ("stuck".into(), "healthy".into());
+        room.add(Some(&stuck), Size::one(1));
+        assert!(room.may_wait(&healthy));
+        room.found_empty(&healthy, room.moves());
+        assert!(!room.may_wait(&healthy) && room.may_wait(&stuck));
+        room.add(Some(&healthy), Size::one(1));
+        assert!(room.may_wait(&healthy));
+        // Looked before, and said after.
+        room.found_empty(&healthy, room.moves() - 1);
+        assert!(room.may_wait(&healthy));
+        room.found_empty(&healthy, room.moves());
+        room.hint(Some(&healthy));
+        assert!(room.may_wait(&healthy));
     }
 }

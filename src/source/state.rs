@@ -332,11 +332,6 @@ impl SourceState {
         &self.room
     }
 
-    /// Whether anything may be waiting.
-    pub(crate) fn has_pending(&self) -> bool {
-        self.room.is_used()
-    }
-
     /// Only a mounted router can say that no route was reached.
     pub(crate) fn mounted_on_routes(&self) -> bool {
         self.on_routes.load(Ordering::Relaxed)

@@ -368,6 +368,13 @@ pub trait Backend: Database + sealed::Sealed {
         after: &str,
         limit: i64,
     ) -> impl Future<Output = Result<Vec<Expired>>> + Send;
+    /// Whether anything is stored of a stream, parked or dead.
+    #[doc(hidden)]
+    fn stream_is_used(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+    ) -> impl Future<Output = Result<bool>> + Send;
     /// How much is parked and dead of a stream, whatever its generation.
     #[doc(hidden)]
     fn pending_of_stream(

@@ -576,6 +576,20 @@ macro_rules! statements_of_backend {
                 .collect()
         }
 
+        async fn stream_is_used(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+        ) -> Result<bool> {
+            let row = sqlx::query(sql.stream_is_used.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .fetch_optional(conn)
+                .await?;
+            Ok(row.is_some())
+        }
+
         async fn pending_of_stream(
             conn: &mut Self::Connection,
             sql: &Sql,

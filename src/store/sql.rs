@@ -156,6 +156,7 @@ statements! {
         WHERE p.source = ? AND p.event_id > ? AND p.reason IS NULL AND p.parked_at <= ?
             AND p.correlation_id IS NOT NULL AND p.sequence IS NOT NULL
         ORDER BY p.event_id LIMIT ?";
+    stream_is_used = "SELECT 1 FROM {p}pending WHERE source = ? AND correlation_id = ? LIMIT 1";
     pending_of_stream = "SELECT COUNT(*), CAST(COALESCE(SUM(bytes), 0) AS {bigint}) FROM {p}pending
         WHERE source = ? AND correlation_id = ?";
     pending_counts = "SELECT source, CAST(reason AS {bigint}), COUNT(*), CAST(SUM(bytes) AS {bigint}), MIN(parked_at)
