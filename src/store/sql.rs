@@ -43,6 +43,7 @@ macro_rules! statements {
         #[derive(Clone)]
         pub struct Sql {
             /// What the names of the tables begin with.
+            #[allow(dead_code, reason = "PostgreSQL's channel is named by it")]
             pub(crate) prefix: String,
             /// Statements are prepared under names of their own, which stay with the connection.
             pub(crate) named: bool,
