@@ -40,5 +40,13 @@ pub(crate) fn metrics() {
         "inbox_dead_letters",
         "Stored events that are not tried again by themselves, by source and reason."
     );
+    describe_gauge!(
+        "inbox_worker_last_look_timestamp_seconds",
+        "When this process's worker last looked for what is due and the database answered, in seconds since 1970."
+    );
+    describe_gauge!(
+        "inbox_worker_last_applied_timestamp_seconds",
+        "When this process's worker last applied a stored event, in seconds since 1970."
+    );
     describe_gauge!("inbox_fenced", "Events that the fence holds, by source.");
 }

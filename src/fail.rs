@@ -14,6 +14,8 @@ pub(crate) mod at {
     pub(crate) const HANDLED: &str = "handled";
     /// The savepoint is released; COMMIT is next.
     pub(crate) const RELEASED: &str = "released";
+    /// A stream that adopts its first sequence is about to begin: its cursor is locked, COMMIT is next.
+    pub(crate) const ADOPTED: &str = "adopted";
     /// COMMIT has succeeded; nobody has been told, and nothing is drained.
     pub(crate) const COMMITTED: &str = "committed";
 }

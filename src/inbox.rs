@@ -14,10 +14,9 @@ use crate::describe;
 use crate::dispatch::Release;
 use crate::error::{BuildError, BuildErrorKind, OperatorError};
 use crate::fail::FailPoints;
-use crate::order::Worker;
 use crate::order::purge::{self, NotPurged};
 use crate::order::worker::{self, Work};
-use crate::order::{Purged, lease, upkeep};
+use crate::order::{Purged, Worker, hints, lease, upkeep};
 use crate::queue::Waiting;
 use crate::recent::Recent;
 use crate::shared::{Incarnation, Shared};
@@ -34,6 +33,10 @@ const BODY_BUDGET: usize = 64 * 1024 * 1024;
 const MAX_WAITING: usize = 4_096;
 /// Remembered commits: about 100 bytes each.
 const REMEMBERED: usize = 65_536;
+/// A poll that finds nothing waits longer the next time, up to this: far below the five minutes of §5.14.
+const POLL_EVERY: Duration = Duration::from_secs(5);
+/// `poll_every` beyond this would break §5.14.
+const POLL_AT_MOST: Duration = Duration::from_secs(120);
 /// How long `shutdown` waits for what is running: more than any budget that producers leave.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(30);
 
@@ -81,6 +84,7 @@ impl<DB: Backend> Inbox<DB> {
             max_waiting: MAX_WAITING,
             body_budget: BODY_BUDGET,
             remembered: REMEMBERED,
+            poll_every: POLL_EVERY,
             migrate: true,
             tenants_only: false,
             lease: None,
@@ -120,7 +124,9 @@ impl<DB: Backend> Inbox<DB> {
         .await?;
         if released {
             let (source, event_id) = (Arc::from(source), Arc::from(event_id));
-            worker::wake(&self.shared, Work::Event { source, event_id });
+            let work = Work::Event { source, event_id };
+            hints::tell(&self.shared, work.clone());
+            worker::wake(&self.shared, work);
         }
         Ok(released)
     }
@@ -181,6 +187,7 @@ impl<DB: Backend> Inbox<DB> {
             );
         }
         lease::retire(&self.shared).await;
+        self.shared.hints.stop().await;
         self.shared.watch.stop().await;
     }
 }
@@ -196,6 +203,7 @@ pub struct InboxBuilder<DB: Backend> {
     max_waiting: usize,
     body_budget: usize,
     remembered: usize,
+    poll_every: Duration,
     migrate: bool,
     tenants_only: bool,
     lease: Option<Duration>,
@@ -255,6 +263,15 @@ impl<DB: Backend> InboxBuilder<DB> {
         self
     }
 
+    /// The longest pause between two looks of this process's worker for what is due. What this process itself parks or
+    /// applies is looked at without one, and on PostgreSQL what other processes do too; elsewhere this is how long a
+    /// parked event may wait for another process that is not there any more. While there is something to do, the pause
+    /// is a tenth of it, and each is ± at most a quarter. Default: 5 s; at most 2 minutes.
+    pub fn poll_every(mut self, pause: Duration) -> Self {
+        self.poll_every = pause;
+        self
+    }
+
     /// Whether `build` brings the tables up to date. Default: yes. Without, they must be there: the files in
     /// `migrations/` are plain SQL.
     pub fn migrate(mut self, migrate: bool) -> Self {
@@ -292,6 +309,10 @@ impl<DB: Backend> InboxBuilder<DB> {
             .max(1);
         if self.max_in_flight == Some(0) || self.max_waiting == 0 || self.body_budget == 0 {
             let message = "max_in_flight, max_waiting and body_budget must be at least 1";
+            return Err(BuildError::unsafe_setting(message));
+        }
+        if self.poll_every.is_zero() || self.poll_every > POLL_AT_MOST {
+            let message = format!("poll_every must be more than 0 and at most {POLL_AT_MOST:?}");
             return Err(BuildError::unsafe_setting(message));
         }
         if in_flight >= connections {
@@ -339,12 +360,14 @@ impl<DB: Backend> InboxBuilder<DB> {
             in_flight: Semaphore::new(in_flight.min(Semaphore::MAX_PERMITS)),
             writer: DB::SINGLE_WRITER.then(|| Semaphore::new(1)),
             waiting: Waiting::new(self.max_waiting),
+            poll_every: self.poll_every,
             flights: Arc::default(),
             lanes: Arc::default(),
             recent: Recent::new(self.remembered),
             bodies: ByteBudget::new(self.body_budget),
             tracker: Tracker::default(),
             worker: Worker::default(),
+            hints: Arc::default(),
             tenants: Registry::default(),
             watch,
             lease,
@@ -359,6 +382,7 @@ impl<DB: Backend> InboxBuilder<DB> {
         if !DB::CHEAP_INCARNATION {
             shared.runtime.spawn(watcher.run(Arc::downgrade(&shared)));
         }
+        hints::listen(&shared);
         Ok(Inbox { shared })
     }
 }

@@ -65,6 +65,10 @@
 //! A source whose event id is not signed has one state more, *fenced*: kept, and handed over only if an operator says so. One
 //! that applies what is newer ([`Source::newer_than`]) has *superseded*: recorded, and never handed over.
 //!
+//! A stream that adopts its first sequence ([`Source::adopt_first_sequence`]) has a cursor of −1 while it settles, so that
+//! everything of it parks; then the cursor is set to the lowest sequence that is parked, and what was below it is recorded
+//! as *before start*.
+//!
 //! Whose turn it is is computed from the cursor and stored nowhere, so that nothing is stranded by a crash or a race.
 //!
 //! # Features
@@ -118,7 +122,7 @@ pub use event::{Delivery, Origin, Outcome, Verdict};
 pub use fail::FailPoints;
 pub use guard::Guarded;
 pub use inbox::{Inbox, InboxBuilder};
-pub use order::Purged;
+pub use order::{Purged, WorkerStatus};
 pub use park::Park;
 pub use preset::Preset;
 pub use source::{EqualVersions, Source};

@@ -18,7 +18,7 @@ use crate::dispatch::patience;
 use crate::envelope::Envelope;
 use crate::fail::FailPoints;
 use crate::kept::Kept;
-use crate::order::Worker;
+use crate::order::{Hints, Worker};
 use crate::queue::{Flights, Lanes, Waiting};
 use crate::recent::{Recent, Seen};
 use crate::source::SourceState;
@@ -42,12 +42,15 @@ pub(crate) struct Shared<DB: Backend> {
     /// The one writer's turn, where the database has but one.
     pub(crate) writer: Option<Semaphore>,
     pub(crate) waiting: Waiting,
+    /// The longest pause between two looks of the worker.
+    pub(crate) poll_every: Duration,
     pub(crate) flights: Arc<Flights>,
     pub(crate) lanes: Arc<Lanes>,
     pub(crate) recent: Recent,
     pub(crate) bodies: ByteBudget,
     pub(crate) tracker: Tracker,
     pub(crate) worker: Worker,
+    pub(crate) hints: Arc<Hints>,
     pub(crate) tenants: Registry,
     pub(crate) watch: Watch,
     /// How long a worker's claim is good for.

@@ -223,12 +223,15 @@ fn source(mounted: &Mounted, settings: &Settings) -> Source {
         .tolerance(Tolerance::new(settings.tolerance, settings.tolerance))
         .budget(settings.budget_of(mounted.preset))
         .body_limit(settings.body_limit)
-        .first_sequence(settings.first_sequence)
         .backoff(settings.backoff.iter().copied())
         .park_limit(settings.park_limit);
     if let Some(store) = settings.store_responses {
         source = source.store_answers(store);
     }
+    source = match settings.first_sequence {
+        Some(first) => source.first_sequence(first),
+        None => source.adopt_first_sequence(settings.settle),
+    };
     if let Some(retention) = settings.retention {
         source = source.retention(retention);
     }

@@ -10,6 +10,9 @@ ALTER TABLE tower_inbox_cursor ADD COLUMN version INTEGER;    -- newer-than orde
 ALTER TABLE tower_inbox_cursor ADD COLUMN settles_at INTEGER; -- a stream that adopts its first sequence begins then; next_sequence is -1 so far
 ALTER TABLE tower_inbox_cursor ADD COLUMN next_range INTEGER; -- where the lowest skipped range ahead begins, if there is one
 
+-- Streams that have not begun: few at any time.
+CREATE INDEX tower_inbox_cursor_settles ON tower_inbox_cursor (settles_at) WHERE settles_at IS NOT NULL;
+
 -- state of an event, besides: 5 superseded, 6 discarded. reason of a dead letter, besides: 4 crash, 5 skipped, 6 before_start
 ALTER TABLE tower_inbox_pending ADD COLUMN lease_token INTEGER NOT NULL DEFAULT 0;  -- 0: nobody's; else the fencing token of one attempt
 ALTER TABLE tower_inbox_pending ADD COLUMN lease_owner TEXT;                        -- a worker, unique per start of a process

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::open::Open;
 use super::{Stop, within};
 use crate::shared::Shared;
-use crate::store::{Attempt, Backend, Key, Reason, State, Stream};
+use crate::store::{Attempt, Backend, Key, Reason, SETTLING, State, Stream};
 
 /// Makes a dead letter of an event that waits for its turn, in a transaction of its own.
 pub(crate) struct Bury<'a, DB: Backend> {
@@ -47,7 +47,8 @@ impl<DB: Backend> Bury<'_, DB> {
             if let Some((stream, sequence)) = self.stream
                 && DB::lock_cursor(conn, sql, stream)
                     .await?
-                    .is_some_and(|next| next >= sequence)
+                    // Nor while it has not begun: there is no gap yet.
+                    .is_some_and(|next| next >= sequence || next == SETTLING)
             {
                 return Ok(false);
             }

@@ -69,8 +69,8 @@ impl<DB: Backend> Job<'_, DB> {
         let sql = &self.shared.sql;
         let next = DB::peek_cursor(conn, sql, stream).await?;
         if next.is_none() {
-            let (first, at) = (self.source.first(), self.shared.clock.now());
-            DB::open_cursor(conn, sql, stream, first, at).await?;
+            let at = self.shared.clock.now();
+            DB::open_cursor(conn, sql, stream, self.source.start(at), at).await?;
         }
         Ok(next)
     }

@@ -105,9 +105,14 @@ impl<DB: Backend> Job<'_, DB> {
                 Some(next) => next,
                 // Nothing of this stream was ever applied: its cursor went with the rollback of its first event.
                 None => {
-                    let (first, at) = (self.source.first(), self.shared.clock.now());
-                    DB::open_cursor(conn, sql, stream, first, at).await?;
-                    first
+                    let mut start = self.source.start(self.shared.clock.now());
+                    if start.settles_at.take().is_some() {
+                        // It had its turn: it was the first one before the source adopted streams.
+                        start.next = sequence;
+                    }
+                    let at = self.shared.clock.now();
+                    DB::open_cursor(conn, sql, stream, start, at).await?;
+                    start.next
                 }
             };
             if sequence > next {
@@ -163,12 +168,12 @@ impl<DB: Backend> Job<'_, DB> {
         conn: &mut DB::Connection,
         place: &Place<'_>,
     ) -> Result<Entered, Stop> {
-        let first = self.source.first();
-        if place.sequence == first {
+        let start = self.source.start(self.shared.clock.now());
+        if place.sequence == start.next {
             // Most likely the stream is new. Looked for first, the missing cursor would leave a lock on the gap that it
             // belongs into on MySQL (REPEATABLE READ), and the firsts of other new streams would deadlock on it.
             let at = self.shared.clock.now();
-            DB::open_cursor(conn, &self.shared.sql, place.stream, first, at).await?;
+            DB::open_cursor(conn, &self.shared.sql, place.stream, start, at).await?;
         }
         for _ in 0..LOOKS {
             if self.advance(conn, place).await? {
@@ -187,7 +192,7 @@ impl<DB: Backend> Job<'_, DB> {
                 Some(_) => {}
                 None => {
                     let at = self.shared.clock.now();
-                    DB::open_cursor(conn, &self.shared.sql, place.stream, first, at).await?;
+                    DB::open_cursor(conn, &self.shared.sql, place.stream, start, at).await?;
                 }
             }
         }

@@ -49,21 +49,21 @@ impl<DB: Backend> Group<'_, DB> {
             let from = match within(deadline, job.enter(&mut open)).await? {
                 Entered::Run { from } => from,
                 Entered::Fence { from } => {
-                    within(deadline, job.hold(open.conn(), from)).await?;
-                    held.push((job, from));
+                    let stored = within(deadline, job.hold(open.conn(), from)).await?;
+                    held.push((job, stored));
                     continue;
                 }
                 Entered::Store => {
-                    let all = stored.iter().map(|job: &&Job<'_, DB>| job.stored.bytes());
-                    let bytes = all.sum::<i64>() + job.stored.bytes();
-                    if !job.source.may_park_more(stored.len(), bytes) {
-                        open.roll_back(deadline).await?;
-                        return Ok(Settled::failed(Answer::busy(
-                            "parked events of this source",
-                        )));
-                    }
+                    let bytes = job.stored.bytes();
+                    let reserved = match within(deadline, job.room(open.conn(), bytes)).await? {
+                        Ok(reserved) => reserved,
+                        Err(full) => {
+                            open.roll_back(deadline).await?;
+                            return Ok(Settled::failed(Answer::busy(full.of_what())));
+                        }
+                    };
                     within(deadline, job.keep_parked(open.conn())).await?;
-                    stored.push(job);
+                    stored.push((job, reserved));
                     continue;
                 }
                 Entered::Requeue | Entered::Stored => {
@@ -125,8 +125,8 @@ impl<DB: Backend> Group<'_, DB> {
             None => {
                 open.commit(deadline).await?;
                 waiting |= !stored.is_empty();
-                for job in stored {
-                    job.source.parked_one(job.stored.bytes());
+                for (job, reserved) in stored {
+                    job.stored_reserved(reserved);
                 }
                 if waiting {
                     for (job, from) in held {
@@ -145,8 +145,8 @@ impl<DB: Backend> Group<'_, DB> {
             }
         };
         if settled.end == End::Applied {
-            for (job, from) in held {
-                job.held(from);
+            for (job, stored) in held {
+                job.held(stored);
             }
             for (job, from) in superseded {
                 job.superseded(from);
@@ -168,21 +168,25 @@ impl<DB: Backend> Group<'_, DB> {
         }
         let mut open = Open::begin(job.shared, job.deadline).await?;
         let status = response.status();
-        if !within(job.deadline, job.keep_dead(open.conn(), from, status)).await? {
+        let stored = within(job.deadline, job.keep_dead(open.conn(), from, status)).await?;
+        let Some(stored) = stored else {
             return job.decided_meanwhile(open, response).await;
+        };
+        let mut kept = Vec::new();
+        if from.is_none() {
+            kept.push((job, stored));
         }
-        let mut kept = vec![job];
         for other in self.0 {
             // Not those that are known already, in whatever way.
-            let new = other.key().event_id != job.key().event_id
-                && within(job.deadline, other.keep_dead(open.conn(), None, status)).await?;
-            if new {
-                kept.push(other);
+            if other.key().event_id == job.key().event_id {
+                continue;
             }
+            let stored = within(job.deadline, other.keep_dead(open.conn(), None, status)).await?;
+            kept.extend(stored.map(|stored| (other, stored)));
         }
         open.commit(job.deadline).await?;
-        for job in kept {
-            job.source.parked_one(job.stored.bytes());
+        for (job, stored) in kept {
+            job.stored_one(stored);
         }
         Ok(rejected(response))
     }

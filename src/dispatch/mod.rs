@@ -1,5 +1,6 @@
 //! One transaction: begin, enter, lend, call, settle. The only place that commits.
 
+mod adopt;
 mod bury;
 mod defer;
 mod enter;
@@ -9,6 +10,7 @@ mod open;
 mod put_off;
 mod release;
 mod retry;
+mod room;
 mod settle;
 
 use std::future::Future;
@@ -24,6 +26,8 @@ use crate::envelope::Envelope;
 use crate::event::{Origin, Outcome};
 use crate::fail::at;
 use crate::kept::Kept;
+use crate::order::hints;
+use crate::order::worker::{self, Work};
 use crate::queue::End;
 use crate::shared::Shared;
 use crate::source::SourceState;
@@ -31,6 +35,7 @@ use crate::store::{
     AT_ONCE, Attempt, Audit, Backend, Fault, Fence, Key, Lease, NewEvent, NewPending, Place,
     Reason, State, StoredRequest, Stream,
 };
+pub(crate) use adopt::{Adopt, Adopted};
 pub(crate) use bury::Bury;
 pub(crate) use group::Group;
 use open::Open;
@@ -270,7 +275,7 @@ impl<DB: Backend> Job<'_, DB> {
                         .refuse(open, "other_content", Answer::other_content())
                         .await;
                 }
-                let kept = self.kept(&mut open).await?;
+                let kept = self.first_answer(&mut open).await?;
                 open.roll_back(self.deadline).await?;
                 Ok(Settled {
                     kept: kept.clone(),
@@ -293,7 +298,7 @@ impl<DB: Backend> Job<'_, DB> {
     }
 
     /// The first answer, where the source stores them.
-    async fn kept(&self, open: &mut Open<'_, DB>) -> Result<Option<Arc<Kept>>, Stop> {
+    async fn first_answer(&self, open: &mut Open<'_, DB>) -> Result<Option<Arc<Kept>>, Stop> {
         if self.source.answer_limit().is_none() {
             return Ok(None);
         }
@@ -306,16 +311,38 @@ impl<DB: Backend> Job<'_, DB> {
         mut open: Open<'_, DB>,
         settled: Settled<R>,
     ) -> Result<Settled<R>, Stop> {
-        if !self.source.may_park(self.stored.bytes()) {
-            open.roll_back(self.deadline).await?;
-            return Ok(Settled::failed(Answer::busy(
-                "parked events of this source",
-            )));
-        }
+        let room = within(self.deadline, self.room(open.conn(), self.stored.bytes())).await?;
+        let reserved = match room {
+            Ok(reserved) => reserved,
+            Err(full) => {
+                open.roll_back(self.deadline).await?;
+                return Ok(Settled::failed(Answer::busy(full.of_what())));
+            }
+        };
         within(self.deadline, self.keep_parked(open.conn())).await?;
         open.commit(self.deadline).await?;
-        self.source.parked_one(self.stored.bytes());
+        self.stored_reserved(reserved);
+        self.tell();
         Ok(settled)
+    }
+
+    /// Others learn of what was stored, and of a stream that may begin soon.
+    fn tell(&self) {
+        let source = self.source.name_arc();
+        if let Some((id, _)) = self.envelope.order()
+            && self
+                .source
+                .start(self.shared.clock.now())
+                .settles_at
+                .is_some()
+        {
+            let settling = Work::Settling {
+                source: Arc::clone(&source),
+                correlation_id: Arc::clone(id.as_arc()),
+            };
+            worker::wake(self.shared, settling);
+        }
+        hints::tell(self.shared, Work::on(source, self.envelope));
     }
 
     async fn keep_parked(&self, conn: &mut DB::Connection) -> Result<(), Stop> {
@@ -323,6 +350,12 @@ impl<DB: Backend> Job<'_, DB> {
         let (from, to) = (self.begins_as(), State::Parked);
         if from != to && !DB::swap_state(conn, sql, self.key(), from, to, at).await? {
             return Err(Stop::Again);
+        }
+        if self.source.start(at).settles_at.is_some()
+            && let Some(place) = self.place()
+        {
+            // Only of a stream that has not begun.
+            DB::touch_settling(conn, sql, place.stream, at).await?;
         }
         DB::insert_pending(conn, sql, &self.pending(None, None, self.stored)).await?;
         Ok(())
@@ -334,25 +367,28 @@ impl<DB: Backend> Job<'_, DB> {
         mut open: Open<'_, DB>,
         from: Option<State>,
     ) -> Result<Settled<R>, Stop> {
-        within(self.deadline, self.hold(open.conn(), from)).await?;
+        let stored = within(self.deadline, self.hold(open.conn(), from)).await?;
         open.commit(self.deadline).await?;
-        self.held(from);
+        self.held(stored);
         Ok(Settled::answer(End::Fenced, Answer::fenced()))
     }
 
-    async fn hold(&self, conn: &mut DB::Connection, from: Option<State>) -> Result<(), Stop> {
+    /// The bytes that were stored, if it was new.
+    async fn hold(
+        &self,
+        conn: &mut DB::Connection,
+        from: Option<State>,
+    ) -> Result<Option<i64>, Stop> {
         let (sql, at) = (&self.shared.sql, self.shared.clock.now());
         let (before, held) = (self.begins_as(), State::Fenced);
         if !DB::swap_state(conn, sql, self.key(), before, held, at).await? {
             return Err(Stop::Again);
         }
         if from.is_none() {
-            let mut request = self.stored.clone();
-            if !self.source.may_park(request.bytes()) {
-                request.body = Bytes::new();
-            }
+            let request = self.kept(conn).await?;
             let pending = self.pending(Some(Reason::Fenced), None, &request);
             DB::insert_pending(conn, sql, &pending).await?;
+            Ok(Some(request.bytes()))
         } else {
             let attempt = Attempt {
                 reason: Some(Reason::Fenced),
@@ -362,14 +398,14 @@ impl<DB: Backend> Job<'_, DB> {
                 lease: self.lease,
             };
             DB::record_attempt(conn, sql, self.key(), &attempt).await?;
+            Ok(None)
         }
-        Ok(())
     }
 
     /// What is said and counted once it is committed.
-    fn held(&self, from: Option<State>) {
-        if from.is_none() {
-            self.source.parked_one(self.stored.bytes());
+    fn held(&self, stored: Option<i64>) {
+        if let Some(bytes) = stored {
+            self.stored_one(bytes);
         }
         metrics::counter!("inbox_fenced_total", "source" => self.source.name_shared()).increment(1);
         tracing::warn!(
@@ -444,8 +480,14 @@ fn contended() -> Answer {
     Answer::unavailable("the database is too contended")
 }
 
+/// What a parked event waits for, as its producer is told: the cursor, or the lowest sequence that there is where the
+/// stream has not begun.
+pub(crate) fn lowest_missing(next: i64) -> u64 {
+    u64::try_from(next).unwrap_or(0)
+}
+
 fn parked<R>(waiting_for: i64) -> Settled<R> {
-    let waiting_for = waiting_for.unsigned_abs();
+    let waiting_for = lowest_missing(waiting_for);
     Settled::answer(End::Parked { waiting_for }, Answer::parked(waiting_for))
 }
 

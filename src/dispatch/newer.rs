@@ -32,7 +32,7 @@ impl<DB: Backend> Job<'_, DB> {
         let raise = Raise {
             to,
             or_equal,
-            first: self.source.first(),
+            first: self.source.start(self.shared.clock.now()).next,
             at: self.shared.clock.now(),
         };
         if DB::raise_version(conn, &self.shared.sql, stream, &raise).await? {
@@ -65,7 +65,7 @@ impl<DB: Backend> Job<'_, DB> {
     /// What is said and counted once it is committed.
     pub(super) fn superseded(&self, from: Option<State>) {
         if from.is_some() {
-            self.source.unparked_one(self.stored.bytes());
+            self.applied_one();
         }
         metrics::counter!("inbox_superseded_total", "source" => self.source.name_shared())
             .increment(1);

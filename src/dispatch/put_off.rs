@@ -26,11 +26,15 @@ impl<DB: Backend> Job<'_, DB> {
         if let Some(lost) = self.undo(&mut open).await? {
             return Ok(lost);
         }
-        if from.is_none() && !self.source.may_park(self.stored.bytes()) {
-            open.roll_back(self.deadline).await?;
-            return Ok(Settled::failed(Answer::busy(
-                "parked events of this source",
-            )));
+        let mut reserved = None;
+        if from.is_none() {
+            match within(self.deadline, self.room(open.conn(), self.stored.bytes())).await? {
+                Ok(room) => reserved = Some(room),
+                Err(full) => {
+                    open.roll_back(self.deadline).await?;
+                    return Ok(Settled::failed(Answer::busy(full.of_what())));
+                }
+            }
         }
         let now = self.shared.clock.now();
         let longest = self.source.longest_park();
@@ -62,8 +66,8 @@ impl<DB: Backend> Job<'_, DB> {
             }
         }
         open.commit(self.deadline).await?;
-        if from.is_none() {
-            self.source.parked_one(self.stored.bytes());
+        if let Some(reserved) = reserved {
+            self.stored_reserved(reserved);
         }
         let waiting_for = self.place().map(|place| place.sequence.unsigned_abs());
         let until = put_off.until;
@@ -89,7 +93,7 @@ impl<DB: Backend> Job<'_, DB> {
             }
             if let Some(place) = self.place() {
                 // A worker finds what is due by its cursor.
-                DB::open_cursor(conn, sql, place.stream, self.source.first(), at).await?;
+                DB::open_cursor(conn, sql, place.stream, self.source.start(at), at).await?;
             }
             let mut pending = self.pending(None, None, self.stored);
             pending.not_before = put_off.until;
@@ -109,7 +113,7 @@ impl<DB: Backend> Job<'_, DB> {
                 return Err(Stop::Again);
             }
             if let Some(place) = known.place(self.source.name()) {
-                DB::open_cursor(conn, sql, place.stream, self.source.first(), at).await?;
+                DB::open_cursor(conn, sql, place.stream, self.source.start(at), at).await?;
             }
             DB::keep_body(conn, sql, self.key(), self.stored).await?;
         }

@@ -5,7 +5,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Poll;
 
-use bytes::Bytes;
 use http::{Response, StatusCode};
 use tokio::time::timeout_at;
 
@@ -186,7 +185,7 @@ impl<DB: Backend> Job<'_, DB> {
         }
         self.shared.fail.reached(at::COMMITTED).await?;
         if from.is_some() {
-            self.source.unparked_one(self.stored.bytes());
+            self.applied_one();
         }
         if !response.status().is_success() {
             *response.status_mut() = StatusCode::OK;
@@ -231,12 +230,13 @@ impl<DB: Backend> Job<'_, DB> {
             open.roll_back(self.deadline).await?;
             return Ok(rejected(response));
         }
-        if !within(self.deadline, self.keep_dead(open.conn(), from, status)).await? {
+        let kept = within(self.deadline, self.keep_dead(open.conn(), from, status)).await?;
+        let Some(stored) = kept else {
             return self.decided_meanwhile(open, response).await;
-        }
+        };
         open.commit(self.deadline).await?;
         if from.is_none() {
-            self.source.parked_one(self.stored.bytes());
+            self.stored_one(stored);
         }
         Ok(rejected(response))
     }
@@ -266,7 +266,7 @@ impl<DB: Backend> Job<'_, DB> {
     ) -> Result<Settled<R>, Stop> {
         let found = DB::lock_event(open.conn(), &self.shared.sql, self.key());
         let found = within(self.deadline, async { Ok(found.await?) }).await?;
-        let kept = self.kept(&mut open).await?;
+        let kept = self.first_answer(&mut open).await?;
         open.roll_back(self.deadline).await?;
         Ok(match found.map(|known| known.state) {
             Some(State::Applied) => Settled::answer(End::Applied, Answer::again(kept)),
@@ -278,32 +278,28 @@ impl<DB: Backend> Job<'_, DB> {
         })
     }
 
-    /// False if the row is not as it was when the handler began.
+    /// The bytes that are stored because of it, or nothing if the row is not as it was when the handler began.
     pub(super) async fn keep_dead(
         &self,
         conn: &mut DB::Connection,
         from: Option<State>,
         status: StatusCode,
-    ) -> Result<bool, Stop> {
+    ) -> Result<Option<i64>, Stop> {
         let sql = &self.shared.sql;
         let reason = Some(Reason::Rejected);
         let Some(from) = from else {
             if !DB::insert_event(conn, sql, &self.new_event(), State::Dead).await? {
-                return Ok(false);
+                return Ok(None);
             }
-            let mut request = self.stored.clone();
-            if !self.source.may_park(request.bytes()) {
-                // Over the bound a dead letter keeps id, headers and reason only (§5.8).
-                request.body = Bytes::new();
-            }
+            let request = self.kept(conn).await?;
             DB::insert_pending(conn, sql, &self.pending(reason, Some(status), &request)).await?;
-            return Ok(true);
+            return Ok(Some(request.bytes()));
         };
         let at = self.shared.clock.now();
         if from != State::Dead
             && !DB::swap_state(conn, sql, self.key(), from, State::Dead, at).await?
         {
-            return Ok(false);
+            return Ok(None);
         }
         let attempt = Attempt {
             reason,
@@ -312,7 +308,8 @@ impl<DB: Backend> Job<'_, DB> {
             error: None,
             lease: self.lease,
         };
-        Ok(DB::record_attempt(conn, sql, self.key(), &attempt).await?)
+        let recorded = DB::record_attempt(conn, sql, self.key(), &attempt).await?;
+        Ok(recorded.then_some(0))
     }
 }
 

@@ -12,9 +12,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::group;
 use crate::answer::Answer;
-use crate::dispatch::{Job, Reply, Run, Settled, patience};
+use crate::dispatch::{Job, Reply, Run, Settled, lowest_missing, patience};
 use crate::door::Passed;
-use crate::envelope::{Envelope, Fingerprint, Reading};
+use crate::envelope::{CorrelationId, Envelope, Fingerprint, Reading};
 use crate::event::{Origin, Outcome};
 use crate::order::worker::{self, Work};
 use crate::queue::{End, Joined, Landing};
@@ -397,7 +397,7 @@ impl<DB: Backend> Live<'_, DB> {
             // A deferred source's dead letter is stored anew.
             (State::Dead, _, _) if self.source.is_deferred() => Standing::Open,
             (_, Some(sequence), Some(next)) if known.is_waiting() && sequence > next => {
-                Standing::Waiting(next.unsigned_abs())
+                Standing::Waiting(lowest_missing(next))
             }
             _ => Standing::Open,
         }
@@ -418,9 +418,11 @@ impl<DB: Backend> Live<'_, DB> {
 
     /// What a worker may have to do now, or later.
     fn wake(&self, end: End) {
+        let id = self.envelope.correlation_id.as_ref();
+        let may_wait = |id: &CorrelationId| self.source.room().may_wait(id.as_str());
         let is_due = match end {
             // The next one of this stream may be waiting for this commit.
-            End::Applied => self.envelope.order().is_some() && self.source.has_pending(),
+            End::Applied => self.envelope.order().is_some() && id.is_some_and(may_wait),
             End::Stored | End::PutOff { .. } => true,
             _ => false,
         };

@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::lease::Held;
-use super::worker::{Target, Work};
-use crate::dispatch::{BoxError, BoxFuture, Bury, Job, Reply, Run, Settled};
+use super::worker::{self, Target, Work};
+use crate::dispatch::{Adopt, Adopted, BoxError, BoxFuture, Bury, Job, Reply, Run, Settled};
 use crate::envelope::{CorrelationId, Envelope, EventId, EventType, Sequence};
 use crate::event::Origin;
 use crate::fail::at;
@@ -29,6 +29,8 @@ const SOON: Duration = Duration::from_secs(2);
 const TAKEN: Duration = Duration::from_millis(500);
 /// Jitter makes no wait longer than this: §5.14's five minutes.
 const LONGEST_JITTERED: Duration = Duration::from_secs(300);
+/// Timers count in whole milliseconds.
+const ROUNDING: Duration = Duration::from_millis(1);
 /// A handler's Retry-After is honoured up to this.
 const LONGEST_WAIT: Duration = Duration::from_secs(3_600);
 
@@ -48,6 +50,12 @@ pub(super) async fn work<DB: Backend>(shared: &Arc<Shared<DB>>, work: &Work) -> 
     let Some(source) = shared.find_source(name).await else {
         return Drained::Nothing;
     };
+    if let Work::Settling {
+        correlation_id: id, ..
+    } = work
+    {
+        return begin(shared, &source, id).await;
+    }
     for _ in 0..TURN {
         // Shutting down: what is due stays due, and the next process finds it.
         let Some(_tracked) = shared.tracker.enter() else {
@@ -64,7 +72,9 @@ pub(super) async fn work<DB: Backend>(shared: &Arc<Shared<DB>>, work: &Work) -> 
 impl Work {
     fn source(&self) -> &Arc<str> {
         match self {
-            Self::Stream { source, .. } | Self::Event { source, .. } => source,
+            Self::Stream { source, .. }
+            | Self::Event { source, .. }
+            | Self::Settling { source, .. } => source,
         }
     }
 
@@ -72,7 +82,9 @@ impl Work {
         &self,
         conn: &mut DB::Connection,
         sql: &Sql,
+        state: &SourceState,
     ) -> Result<Option<Pending>, sqlx::Error> {
+        let moves = state.room().moves();
         match self {
             Self::Stream {
                 source,
@@ -82,12 +94,52 @@ impl Work {
                     source,
                     correlation_id,
                 };
-                DB::due_head(conn, sql, stream).await
+                let head = DB::due_head(conn, sql, stream).await?;
+                if head.is_none() && !DB::stream_is_used(conn, sql, stream).await? {
+                    state.room().found_empty(correlation_id, moves);
+                }
+                Ok(head)
             }
             Self::Event { source, event_id } => {
                 DB::due_event(conn, sql, Key { source, event_id }).await
             }
+            // It has no head before it begins.
+            Self::Settling { .. } => Ok(None),
         }
+    }
+}
+
+/// A stream that adopts its first sequence begins, if it has settled.
+async fn begin<DB: Backend>(
+    shared: &Arc<Shared<DB>>,
+    source: &Arc<SourceState>,
+    correlation_id: &Arc<str>,
+) -> Drained {
+    let Some(_tracked) = shared.tracker.enter() else {
+        return Drained::Nothing;
+    };
+    let adopt = Adopt {
+        shared,
+        stream: Stream {
+            source: source.name(),
+            correlation_id,
+        },
+        settle: source.settle(),
+    };
+    match adopt.run().await {
+        Ok(Adopted::Begun) => {
+            let begun = Work::Stream {
+                source: source.name_arc(),
+                correlation_id: Arc::clone(correlation_id),
+            };
+            worker::wake(shared, begun);
+            Drained::Nothing
+        }
+        Ok(Adopted::Nothing) => Drained::Nothing,
+        Ok(Adopted::Not(until)) => {
+            Drained::Later(Instant::now() + until.since(shared.clock.now()).max(ROUNDING))
+        }
+        Err(()) => Drained::Later(Instant::now() + SOON),
     }
 }
 
@@ -112,7 +164,7 @@ async fn one<DB: Backend>(
             source,
             correlation_id,
         } => Some(shared.lanes.enter(source, correlation_id).await),
-        Work::Event { .. } => None,
+        Work::Event { .. } | Work::Settling { .. } => None,
     };
     let deadline = Instant::now() + source.worker_budget();
     let Ok(_permits) = shared.permits(source, deadline).await else {
@@ -161,6 +213,7 @@ async fn one<DB: Backend>(
     let epoch = shared.recent.epoch();
     let settled = job.run(&mut Draining(target)).await;
     if settled.end == End::Applied {
+        shared.worker.progress().applied(shared.clock.now());
         shared.remember(epoch, source, &envelope, settled.kept.as_ref());
     }
     let outcome = match &settled.reply {
@@ -241,7 +294,7 @@ async fn take_up<'a, DB: Backend>(
         return Err(sqlx::Error::PoolTimedOut);
     };
     let looked = async {
-        let Some(head) = work.head::<DB>(&mut conn, &shared.sql).await? else {
+        let Some(head) = work.head::<DB>(&mut conn, &shared.sql, source).await? else {
             return Ok(Looked::Nothing);
         };
         if head.reason == Some(Reason::Gap) && !source.revives_gaps() {

@@ -4,7 +4,9 @@
 //! cursor. A worker therefore only needs to look; a wake that is lost costs a poll, and nothing else.
 
 mod drain;
+pub(crate) mod hints;
 pub(crate) mod lease;
+mod progress;
 pub(crate) mod purge;
 pub(crate) mod upkeep;
 pub(crate) mod worker;
@@ -12,6 +14,8 @@ pub(crate) mod worker;
 use std::future::Future;
 use std::time::Duration;
 
+pub(crate) use hints::Hints;
+pub use progress::WorkerStatus;
 pub use purge::Purged;
 pub(crate) use worker::Worker;
 

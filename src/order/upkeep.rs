@@ -11,7 +11,7 @@ use super::purge::{self, NotPurged};
 use crate::dispatch::Bury;
 use crate::shared::Shared;
 use crate::source::SourceState;
-use crate::store::{AT_ONCE, Attempt, Backend, Key, Lease, Reason, Stream};
+use crate::store::{AT_ONCE, Attempt, Backend, Expired, Key, Lease, Reason, Size, Stream};
 
 /// Counts are this old at most.
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
@@ -107,8 +107,9 @@ async fn expire<DB: Backend>(
             conn.done(page).await
         })
         .await?;
-        let full = page.len() as i64 == BATCH;
-        for event in page {
+        let readable = |event: &Expired| !event.event_id.is_empty();
+        let full = page.len() as i64 == BATCH && page.iter().any(readable);
+        for event in page.into_iter().filter(readable) {
             let bury = Bury {
                 shared,
                 key: Key {
@@ -172,7 +173,7 @@ async fn sample<DB: Backend>(
 ) -> bool {
     let sources: Vec<_> = every_source(shared)
         .into_iter()
-        .map(|source| (source.moves(), source))
+        .map(|source| (source.room().moves(), source))
         .collect();
     let counts = in_time(async {
         let mut conn = shared.acquire_statements().await?;
@@ -213,12 +214,17 @@ async fn sample<DB: Backend>(
             events += count.events;
             bytes += count.bytes;
             match count.reason {
-                None => parked += count.events,
-                Some(Reason::Fenced) => fenced += count.events,
-                Some(reason) => *dead.entry(reason).or_default() += count.events,
+                Ok(None) => parked += count.events,
+                Ok(Some(Reason::Fenced)) => fenced += count.events,
+                Ok(Some(reason)) => *dead.entry(reason).or_default() += count.events,
+                // It takes its room, and a newer version has the gauge for it.
+                Err(reason) => tracing::debug!(reason, "rows with a reason of a newer version"),
             }
         }
-        current &= source.sampled(events, bytes, (!in_any_case).then_some(*moves));
+        let size = Size { events, bytes };
+        current &= source
+            .room()
+            .sampled(size, (!in_any_case).then_some(*moves));
         #[allow(
             clippy::cast_precision_loss,
             reason = "a gauge is a float; counts are far below 2^52"

@@ -1,5 +1,6 @@
 //! A source: one producer, or one tenant of one producer.
 
+mod room;
 mod state;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use crate::envelope::{Elements, Lookup, Mapping, Sequence};
 use crate::preset::Preset;
 use crate::verify::{JsonPath, Scheme, Secrets, Tolerance};
 
+pub(crate) use room::Reserved;
 pub(crate) use state::SourceState;
 
 /// The schedule of §5.5.
@@ -66,6 +68,8 @@ pub struct Source {
     deferred: bool,
     worker_budget: Option<Duration>,
     longest_park: Duration,
+    /// Streams begin where they stand when they have settled for so long.
+    settle: Option<Duration>,
     recovery_window: Option<Duration>,
     revive_gaps: bool,
     backoff: Vec<Duration>,
@@ -74,6 +78,9 @@ pub struct Source {
     max_age: Option<Duration>,
     park_limit: u32,
     park_bytes: u64,
+    /// None: as much as the source.
+    stream_park_limit: Option<u32>,
+    stream_park_bytes: Option<u64>,
     retention: Option<Duration>,
     allow_short_retention: bool,
 }
@@ -113,6 +120,9 @@ impl std::fmt::Debug for SecretsFrom {
 }
 
 impl Source {
+    /// The settle time of §5.2, for [`Source::adopt_first_sequence`]: 30 s.
+    pub const SETTLE: Duration = Duration::from_secs(30);
+
     /// A source that signs and identifies as `preset` says. Its name is 1 to 64 of a-z, A-Z, 0-9, `.`, `_` and `-`,
     /// and must stay the same: rows are kept by it.
     pub fn new(name: impl Into<String>, preset: Preset) -> Self {
@@ -139,6 +149,7 @@ impl Source {
             deferred: false,
             worker_budget: None,
             longest_park: LONGEST_PARK,
+            settle: None,
             recovery_window: None,
             revive_gaps: true,
             backoff: BACKOFF.to_vec(),
@@ -147,6 +158,8 @@ impl Source {
             max_age: None,
             park_limit: PARK_LIMIT,
             park_bytes: PARK_BYTES,
+            stream_park_limit: None,
+            stream_park_bytes: None,
             retention: None,
             allow_short_retention: false,
         }
@@ -363,9 +376,30 @@ impl Source {
         self
     }
 
-    /// The first sequence of every correlation id: 0 or 1. Default: 1.
+    /// The first sequence of every correlation id: 0 or 1. Default: 1. For streams that are in the middle already, see
+    /// [`Source::adopt_first_sequence`].
     pub fn first_sequence(mut self, first: Sequence) -> Self {
+        self.settle = None;
         self.mapping = self.mapping.with_first_sequence(first.get());
+        self
+    }
+
+    /// Takes every correlation id where it stands (§5.2), for a producer that has sent events before this inbox was there.
+    /// What arrives of a new one is parked for `settle` ([`Source::SETTLE`], 30 s, is a good one: longer than the
+    /// producer's first retries, so that the lowest one is among what has come); then the stream begins at the lowest
+    /// sequence that is parked. A lower one that comes later is set aside, and not applied by itself.
+    ///
+    /// In place of [`Source::first_sequence`]: of the two, the one that is called last counts. A correlation id that has a
+    /// cursor already goes on as it is.
+    ///
+    /// ```
+    /// use tower_inbox::Source;
+    ///
+    /// let source = Source::sequenced("erp").secrets(["a secret"]).adopt_first_sequence(Source::SETTLE);
+    /// ```
+    pub fn adopt_first_sequence(mut self, settle: Duration) -> Self {
+        self.mapping = self.mapping.with_first_sequence(0);
+        self.settle = Some(settle);
         self
     }
 
@@ -420,6 +454,24 @@ impl Source {
     /// Bytes that parked and dead events may take; over it, what would be parked gets 429. Default: 256 MiB.
     pub fn park_bytes(mut self, bytes: u64) -> Self {
         self.park_bytes = bytes;
+        self
+    }
+
+    /// Events of one correlation id that may be parked or dead; over it, what would be parked gets 429, and dead letters
+    /// keep id, headers and reason only. Default: [`Source::park_limit`]. A producer that sends a single long stream needs
+    /// all of that for it; a bound below it keeps one stream with a gap from taking the room of all the others.
+    ///
+    /// It is counted by one statement when a stream parks that this process has not counted in the last 5 s. What other
+    /// processes park meanwhile is not seen until then.
+    pub fn park_limit_per_stream(mut self, events: u32) -> Self {
+        self.stream_park_limit = Some(events);
+        self
+    }
+
+    /// Bytes that parked and dead events of one correlation id may take, as [`Source::park_limit_per_stream`] has it.
+    /// Default: [`Source::park_bytes`].
+    pub fn park_bytes_per_stream(mut self, bytes: u64) -> Self {
+        self.stream_park_bytes = Some(bytes);
         self
     }
 

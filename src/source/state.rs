@@ -1,7 +1,7 @@
 //! A source at work.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,12 +10,13 @@ use metrics::SharedString;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 
+use super::room::{Bound, Room};
 use super::{EqualVersions, SecretsFrom, Source};
 use crate::clock::Timestamp;
 use crate::door::Door;
 use crate::envelope::{Elements, Envelope, Mapping, Sequence};
 use crate::error::{BuildError, BuildErrorKind};
-use crate::store::{Fence, Known};
+use crate::store::{Fence, Known, SETTLING, Start};
 use crate::verify::{Head, Refusal, RequestView, Scheme, Secret, Secrets};
 
 /// What a network needs to bring the answer back before the producer's patience ends (§1, budget).
@@ -38,11 +39,7 @@ pub(crate) struct SourceState {
     retention: Duration,
     fenced: bool,
     in_flight: Semaphore,
-    /// Parked and dead: what the sampler found last, and what this process has done since.
-    pending: AtomicI64,
-    pending_bytes: AtomicI64,
-    /// How often this process changed the two above.
-    moves: AtomicU64,
+    room: Room,
     on_routes: AtomicBool,
     /// Its owner has deregistered it, as far as is known here.
     gone: AtomicBool,
@@ -153,6 +150,14 @@ impl SourceState {
                 floor.as_secs()
             ));
         }
+        let whole = Bound {
+            events: source.park_limit,
+            bytes: source.park_bytes,
+        };
+        let stream = Bound {
+            events: source.stream_park_limit.unwrap_or(whole.events),
+            bytes: source.stream_park_bytes.unwrap_or(whole.bytes),
+        };
         let in_flight = source.max_in_flight.unwrap_or(Semaphore::MAX_PERMITS);
         Ok(Self {
             name: name.into(),
@@ -165,9 +170,7 @@ impl SourceState {
             fenced,
             types: Mutex::default(),
             in_flight: Semaphore::new(in_flight.min(Semaphore::MAX_PERMITS)),
-            pending: AtomicI64::new(0),
-            pending_bytes: AtomicI64::new(0),
-            moves: AtomicU64::new(0),
+            room: Room::new(whole, stream),
             on_routes: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             source,
@@ -296,8 +299,23 @@ impl SourceState {
         *method == Method::POST
     }
 
-    pub(crate) fn first(&self) -> i64 {
-        self.source.mapping.first_sequence()
+    /// Where the cursor of a stream that is new now stands.
+    pub(crate) fn start(&self, now: Timestamp) -> Start {
+        match self.source.settle {
+            None => Start {
+                next: self.source.mapping.first_sequence(),
+                settles_at: None,
+            },
+            Some(settle) => Start {
+                next: SETTLING,
+                settles_at: Some(now.plus(settle)),
+            },
+        }
+    }
+
+    /// How long a stream settles, whoever opened it.
+    pub(crate) fn settle(&self) -> Duration {
+        self.source.settle.unwrap_or(Source::SETTLE)
     }
 
     /// Nothing: not by version. Otherwise whether an equal one counts as newer (§5.12).
@@ -377,53 +395,9 @@ impl SourceState {
         SharedString::from_shared(Arc::clone(kind))
     }
 
-    /// Whether one more event of this size may be parked.
-    pub(crate) fn may_park(&self, bytes: i64) -> bool {
-        self.may_park_more(0, bytes)
-    }
-
-    /// The same beside `others` that are about to be parked, with the bytes of all of them.
-    pub(crate) fn may_park_more(&self, others: usize, bytes: i64) -> bool {
-        let bytes = self
-            .pending_bytes
-            .load(Ordering::Relaxed)
-            .saturating_add(bytes);
-        let events = self.pending.load(Ordering::Relaxed);
-        let events = events.saturating_add(i64::try_from(others).unwrap_or(i64::MAX));
-        events < i64::from(self.source.park_limit)
-            && u64::try_from(bytes).unwrap_or(0) <= self.source.park_bytes
-    }
-
-    /// Whether anything may be waiting: a hint that saves a statement after every ordered commit.
-    pub(crate) fn has_pending(&self) -> bool {
-        self.pending.load(Ordering::Relaxed) > 0
-    }
-
-    pub(crate) fn parked_one(&self, bytes: i64) {
-        self.moves.fetch_add(1, Ordering::Relaxed);
-        self.pending.fetch_add(1, Ordering::Relaxed);
-        self.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn unparked_one(&self, bytes: i64) {
-        self.moves.fetch_add(1, Ordering::Relaxed);
-        self.pending.fetch_sub(1, Ordering::Relaxed);
-        self.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn moves(&self) -> u64 {
-        self.moves.load(Ordering::Relaxed)
-    }
-
-    /// What the database holds, as it was counted after `moves` were seen. False, and not taken over, if this process
-    /// has parked or applied something meanwhile, so that the count may be older than what is known here.
-    pub(crate) fn sampled(&self, events: i64, bytes: i64, moves: Option<u64>) -> bool {
-        if moves.is_some_and(|moves| self.moves() != moves) {
-            return false;
-        }
-        self.pending.store(events, Ordering::Relaxed);
-        self.pending_bytes.store(bytes, Ordering::Relaxed);
-        true
+    /// How much is parked and dead.
+    pub(crate) fn room(&self) -> &Room {
+        &self.room
     }
 
     pub(crate) fn is_gone(&self) -> bool {

@@ -24,6 +24,7 @@ use std::time::Duration;
 use sqlx::pool::PoolConnection;
 use sqlx::{Database, Pool, SqlStr};
 use sqlx_core::transaction::TransactionManager;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
@@ -63,6 +64,9 @@ pub trait Backend: Database + sealed::Sealed {
     /// maintenance connection watches it.
     #[doc(hidden)]
     const CHEAP_INCARNATION: bool;
+    /// Processes can be told, over the maintenance connection and one that listens, to look for something.
+    #[doc(hidden)]
+    const NOTIFIES: bool = false;
     /// Which database this is, as far as a restore or a failover would change it.
     #[doc(hidden)]
     type Incarnation: Clone + PartialEq + std::fmt::Debug + Send + Sync + 'static;
@@ -204,7 +208,7 @@ pub trait Backend: Database + sealed::Sealed {
         conn: &mut Self::Connection,
         sql: &Sql,
         stream: Stream<'_>,
-        next: i64,
+        start: Start,
         at: Timestamp,
     ) -> impl Future<Output = Result<bool>> + Send;
     /// Moves the version of a stream, as a compare-and-swap: false if what was applied last is newer. The stream's row is
@@ -216,6 +220,55 @@ pub trait Backend: Database + sealed::Sealed {
         stream: Stream<'_>,
         raise: &Raise,
     ) -> impl Future<Output = Result<bool>> + Send;
+    /// For whoever parks an event in a stream that has not begun, with its cursor locked.
+    #[doc(hidden)]
+    fn touch_settling(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// Locks the cursor of a stream that has not begun.
+    #[doc(hidden)]
+    fn lock_settling(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+    ) -> impl Future<Output = Result<Option<Settling>>> + Send;
+    #[doc(hidden)]
+    fn lowest_parked(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        generation: i64,
+    ) -> impl Future<Output = Result<Option<i64>>> + Send;
+    /// Says where a stream that has not begun begins, or when that is looked at again.
+    #[doc(hidden)]
+    fn settle_cursor(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        start: Start,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// All that is lower than `place` came before the stream's start.
+    #[doc(hidden)]
+    fn insert_before_start(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        place: &Place<'_>,
+        generation: i64,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Streams that may begin now, after `after` in (source, correlation id) order.
+    #[doc(hidden)]
+    fn settled_streams(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        after: Stream<'_>,
+        now: Timestamp,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<(String, String)>>> + Send;
     #[doc(hidden)]
     fn lock_cursor(
         conn: &mut Self::Connection,
@@ -401,6 +454,20 @@ pub trait Backend: Database + sealed::Sealed {
         after: &str,
         limit: i64,
     ) -> impl Future<Output = Result<Vec<Expired>>> + Send;
+    /// Whether anything is stored of a stream, parked or dead.
+    #[doc(hidden)]
+    fn stream_is_used(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// How much is parked and dead of a stream, whatever its generation.
+    #[doc(hidden)]
+    fn pending_of_stream(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+    ) -> impl Future<Output = Result<Size>> + Send;
     #[doc(hidden)]
     fn pending_counts(
         conn: &mut Self::Connection,
@@ -491,6 +558,25 @@ pub trait Backend: Database + sealed::Sealed {
         guarding: Guarding,
         at: Timestamp,
     ) -> impl Future<Output = Result<bool>> + Send;
+    /// Says these to all that listen.
+    #[doc(hidden)]
+    fn notify(
+        _: &mut Self::Connection,
+        _: &Sql,
+        _hints: &[String],
+    ) -> impl Future<Output = Result<()>> + Send {
+        async { Ok(()) }
+    }
+    /// Hears what is said, over a connection of its own, until it is told to stop or the connection is lost.
+    #[doc(hidden)]
+    fn listen(
+        _: &Pool<Self>,
+        _: &Sql,
+        _stop: watch::Receiver<bool>,
+        _heard: &mpsc::Sender<String>,
+    ) -> impl Future<Output = Result<()>> + Send {
+        async { Ok(()) }
+    }
     /// One plain statement.
     #[doc(hidden)]
     fn run(
@@ -500,6 +586,16 @@ pub trait Backend: Database + sealed::Sealed {
     /// The cheapest statement that needs the database: for health checks.
     #[doc(hidden)]
     fn ping(conn: &mut Self::Connection, sql: &Sql) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// What an error means that the server did not report. A value that cannot be read says nothing about its connection: one
+/// bad row must not make a process close its connections and forget what it remembers.
+#[allow(dead_code, reason = "not without a back end")]
+fn fault_of_ours(error: &sqlx::Error) -> Fault {
+    match error {
+        sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. } => Fault::Refused,
+        _ => Fault::Gone,
+    }
 }
 
 /// BEGIN by a statement of ours, counted by the driver, so that a handler's own `begin` is a savepoint.

@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, MySql, Pool, Row, SqlSafeS
 use tokio::time::Instant;
 
 use super::migrate::{self, Version};
-use super::queries::{inserted, pending_row, required, statements_of_backend, text};
+use super::queries::{inserted, page_key, pending_row, required, statements_of_backend, text};
 use super::sql::{DeleteBatch, Dialect, UpdateClaimed};
 use super::*;
 use crate::error::BuildError;
@@ -164,7 +164,7 @@ impl Backend for MySql {
 
     fn fault(error: &sqlx::Error) -> Fault {
         let sqlx::Error::Database(error) = error else {
-            return Fault::Gone;
+            return fault_of_ours(error);
         };
         let Some(error) = error.try_downcast_ref::<MySqlDatabaseError>() else {
             return Fault::Gone;

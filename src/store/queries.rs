@@ -190,14 +190,15 @@ macro_rules! statements_of_backend {
             conn: &mut Self::Connection,
             sql: &Sql,
             stream: Stream<'_>,
-            next: i64,
+            start: Start,
             at: Timestamp,
         ) -> Result<bool> {
             let done = sqlx::query(sql.open_cursor.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
                 .bind(stream.correlation_id)
-                .bind(next)
+                .bind(start.next)
+                .bind(start.settles_at.map(Timestamp::as_micros))
                 .bind(at.as_micros())
                 .execute(conn)
                 .await;
@@ -257,6 +258,117 @@ macro_rules! statements_of_backend {
                 .fetch_optional(conn)
                 .await?;
             row.map(|row| row.try_get(0)).transpose()
+        }
+
+        async fn touch_settling(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+            at: Timestamp,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.touch_settling.clone())
+                .persistent(sql.named)
+                .bind(at.as_micros())
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn lock_settling(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+        ) -> Result<Option<Settling>> {
+            let row = sqlx::query(sql.lock_settling.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .fetch_optional(conn)
+                .await?;
+            row.map(|row| {
+                Ok(Settling {
+                    settles_at: Timestamp::from_micros(
+                        row.try_get::<Option<i64>, _>(0)?.unwrap_or_default(),
+                    ),
+                    generation: row.try_get(1)?,
+                })
+            })
+            .transpose()
+        }
+
+        async fn lowest_parked(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+            generation: i64,
+        ) -> Result<Option<i64>> {
+            let row = sqlx::query(sql.lowest_parked.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .bind(generation)
+                .fetch_one(conn)
+                .await?;
+            row.try_get(0)
+        }
+
+        async fn settle_cursor(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+            start: Start,
+            at: Timestamp,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.settle_cursor.clone())
+                .persistent(sql.named)
+                .bind(start.next)
+                .bind(start.settles_at.map(Timestamp::as_micros))
+                .bind(at.as_micros())
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn insert_before_start(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            place: &Place<'_>,
+            generation: i64,
+            at: Timestamp,
+        ) -> Result<()> {
+            sqlx::query(sql.insert_before_start.clone())
+                .persistent(sql.named)
+                .bind(place.stream.source)
+                .bind(place.stream.correlation_id)
+                .bind(generation)
+                .bind(place.sequence - 1)
+                .bind(at.as_micros())
+                .execute(conn)
+                .await?;
+            Ok(())
+        }
+
+        async fn settled_streams(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            after: Stream<'_>,
+            now: Timestamp,
+            limit: i64,
+        ) -> Result<Vec<(String, String)>> {
+            let rows = sqlx::query(sql.settled_streams.clone())
+                .persistent(sql.named)
+                .bind(now.as_micros())
+                .bind(after.source)
+                .bind(after.source)
+                .bind(after.correlation_id)
+                .bind(limit)
+                .fetch_all(conn)
+                .await?;
+            Ok(rows.iter().map(|row| page_key(row)).collect())
         }
 
         async fn insert_pending(
@@ -475,9 +587,7 @@ macro_rules! statements_of_backend {
                 .bind(limit)
                 .fetch_all(conn)
                 .await?;
-            rows.iter()
-                .map(|row| Ok((required(text(row, 0)?)?, required(text(row, 1)?)?)))
-                .collect()
+            Ok(rows.iter().map(|row| page_key(row)).collect())
         }
 
         async fn due_head(
@@ -510,9 +620,7 @@ macro_rules! statements_of_backend {
                 .bind(limit)
                 .fetch_all(conn)
                 .await?;
-            rows.iter()
-                .map(|row| Ok((required(text(row, 0)?)?, required(text(row, 1)?)?)))
-                .collect()
+            Ok(rows.iter().map(|row| page_key(row)).collect())
         }
 
         async fn due_event(
@@ -673,13 +781,45 @@ macro_rules! statements_of_backend {
                 .await?;
             rows.iter()
                 .map(|row| {
+                    let (event_id, correlation_id) = page_key(row);
                     Ok(Expired {
-                        event_id: required(text(row, 0)?)?,
-                        correlation_id: required(text(row, 1)?)?,
+                        event_id,
+                        correlation_id,
                         sequence: row.try_get(2)?,
                     })
                 })
                 .collect()
+        }
+
+        async fn stream_is_used(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+        ) -> Result<bool> {
+            let row = sqlx::query(sql.stream_is_used.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .fetch_optional(conn)
+                .await?;
+            Ok(row.is_some())
+        }
+
+        async fn pending_of_stream(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+        ) -> Result<Size> {
+            let row = sqlx::query(sql.pending_of_stream.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .fetch_one(conn)
+                .await?;
+            Ok(Size {
+                events: row.try_get(0)?,
+                bytes: row.try_get(1)?,
+            })
         }
 
         async fn pending_counts(
@@ -692,9 +832,10 @@ macro_rules! statements_of_backend {
                 .await?;
             rows.iter()
                 .map(|row| {
+                    let reason = row.try_get(1)?;
                     Ok(PendingCount {
                         source: required(text(row, 0)?)?,
-                        reason: Reason::from_column(row.try_get(1)?)?,
+                        reason: Reason::from_column(reason).map_err(|_| reason.unwrap_or(0)),
                         events: row.try_get(2)?,
                         bytes: row.try_get(3)?,
                         oldest: Timestamp::from_micros(row.try_get(4)?),
@@ -986,6 +1127,21 @@ where
     for<'r> Option<String>: sqlx::Decode<'r, R::Database>,
 {
     row.try_get_unchecked(index)
+}
+
+/// The two texts that a row of a page is known by; both empty if they cannot be read, so that one bad row hides none of the
+/// others. The log says so.
+pub(crate) fn page_key<R>(row: &R) -> (String, String)
+where
+    R: Row,
+    usize: sqlx::ColumnIndex<R>,
+    for<'r> Option<String>: sqlx::Decode<'r, R::Database>,
+{
+    let key = || Ok((required(text(row, 0)?)?, required(text(row, 1)?)?));
+    key().unwrap_or_else(|error: sqlx::Error| {
+        tracing::error!(%error, "a row's key cannot be read; it is left alone");
+        Default::default()
+    })
 }
 
 /// A column that is NOT NULL by the schema.

@@ -66,7 +66,11 @@ macro_rules! statements {
     ($($(#[$doc:meta])* $name:ident = $text:expr;)*) => {
         /// The statements, rendered for one database and one table prefix.
         #[doc(hidden)]
+        #[derive(Clone)]
         pub struct Sql {
+            /// What the names of the tables begin with.
+            #[allow(dead_code, reason = "PostgreSQL's channel is named by it")]
+            pub(crate) prefix: String,
             /// Statements are prepared under names of their own, which stay with the connection.
             pub(crate) named: bool,
             $($(#[$doc])* pub(crate) $name: SqlStr,)*
@@ -74,7 +78,7 @@ macro_rules! statements {
 
         impl Sql {
             pub(crate) fn render(dialect: &Dialect, prefix: &str) -> Self {
-                Self { named: true, $($name: render(dialect, prefix, $text),)* }
+                Self { prefix: prefix.to_owned(), named: true, $($name: render(dialect, prefix, $text),)* }
             }
         }
     };
@@ -134,8 +138,26 @@ statements! {
         WHERE source = ? AND event_id = ? AND state = 3";
     advance_cursor = "UPDATE {p}cursor SET next_sequence = ?, updated_at = ?
         WHERE source = ? AND correlation_id = ? AND next_sequence = ?";
-    open_cursor = "INSERT INTO {p}cursor (source, correlation_id, next_sequence, updated_at)
-        VALUES (?, ?, ?, ?){on_conflict}";
+    open_cursor = "INSERT INTO {p}cursor (source, correlation_id, next_sequence, settles_at, updated_at)
+        VALUES (?, ?, ?, ?, ?){on_conflict}";
+    lock_cursor = "SELECT next_sequence FROM {p}cursor
+        WHERE source = ? AND correlation_id = ?{for_update}";
+    // A stream that adopts its first sequence. The write is for whoever waits for the lock at an isolation level that would
+    // not show what was parked under it: he is to fail and look again.
+    touch_settling = "UPDATE {p}cursor SET updated_at = ?
+        WHERE source = ? AND correlation_id = ? AND next_sequence = -1";
+    lock_settling = "SELECT settles_at, CAST(generation AS {bigint}) FROM {p}cursor
+        WHERE source = ? AND correlation_id = ? AND next_sequence = -1{for_update}";
+    lowest_parked = "SELECT MIN(sequence) FROM {p}pending
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND (reason IS NULL OR reason = 1)";
+    settle_cursor = "UPDATE {p}cursor SET next_sequence = ?, settles_at = ?, updated_at = ?
+        WHERE source = ? AND correlation_id = ? AND next_sequence = -1";
+    insert_before_start = "INSERT INTO {p}range
+        (source, correlation_id, generation, first_sequence, last_sequence, kind, at)
+        VALUES (?, ?, ?, 0, ?, 3, ?)";
+    settled_streams = "SELECT source, correlation_id FROM {p}cursor
+        WHERE settles_at <= ? AND (source > ? OR (source = ? AND correlation_id > ?))
+        ORDER BY source, correlation_id LIMIT ?";
     // Locks the row that is there on every database: what only looked at it (MySQL's duplicate key does) would deadlock
     // with another one that does the same.
     ensure_cursor = "INSERT INTO {p}cursor (source, correlation_id, next_sequence, updated_at)
@@ -143,8 +165,6 @@ statements! {
     // The second version is NULL where an equal one is not newer.
     raise_version = "UPDATE {p}cursor SET version = ?, updated_at = ?
         WHERE source = ? AND correlation_id = ? AND (version IS NULL OR version < ? OR version = ?)";
-    lock_cursor = "SELECT next_sequence FROM {p}cursor
-        WHERE source = ? AND correlation_id = ?{for_update}";
     peek_cursor = "SELECT next_sequence FROM {p}cursor WHERE source = ? AND correlation_id = ?";
     insert_pending = "INSERT INTO {p}pending
         (source, event_id, correlation_id, sequence, reason, attempts, not_before, parked_at, last_status,
@@ -241,6 +261,9 @@ statements! {
                     AND h.generation = c.generation AND h.sequence = c.next_sequence AND h.reason IS NULL
                 WHERE c.source = p.source AND c.correlation_id = p.correlation_id)
         ORDER BY p.event_id LIMIT ?";
+    stream_is_used = "SELECT 1 FROM {p}pending WHERE source = ? AND correlation_id = ? LIMIT 1";
+    pending_of_stream = "SELECT COUNT(*), CAST(COALESCE(SUM(bytes), 0) AS {bigint}) FROM {p}pending
+        WHERE source = ? AND correlation_id = ?";
     pending_counts = "SELECT source, CAST(reason AS {bigint}), COUNT(*), CAST(SUM(bytes) AS {bigint}), MIN(parked_at)
         FROM {p}pending GROUP BY source, reason";
     // Looked at first: a DELETE that finds nothing would take SQLite's write lock all the same.
@@ -361,7 +384,7 @@ mod tests {
         assert!(
             sql.open_cursor
                 .as_str()
-                .ends_with("VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING")
+                .ends_with("VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING")
         );
     }
 }

@@ -16,7 +16,7 @@ use sqlx::{Pool, Row, Sqlite};
 use tokio::time::Instant;
 
 use super::migrate::{self, Version};
-use super::queries::{inserted, pending_row, required, statements_of_backend, text};
+use super::queries::{inserted, page_key, pending_row, required, statements_of_backend, text};
 use super::sql::{DeleteBatch, Dialect, UpdateClaimed};
 use super::*;
 use crate::error::BuildError;
@@ -171,7 +171,7 @@ impl Backend for Sqlite {
 
     fn fault(error: &sqlx::Error) -> Fault {
         let sqlx::Error::Database(error) = error else {
-            return Fault::Gone;
+            return fault_of_ours(error);
         };
         let code = error
             .code()

@@ -44,6 +44,25 @@ pub struct Raise {
     pub at: Timestamp,
 }
 
+/// The cursor of a stream that has not begun: lower than every sequence, so that all of them park.
+pub(crate) const SETTLING: i64 = -1;
+
+/// Where a stream's cursor stands at first.
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct Start {
+    pub next: i64,
+    /// With [`SETTLING`]: when the stream begins, at the lowest sequence that is parked by then.
+    pub settles_at: Option<Timestamp>,
+}
+
+/// The cursor of a stream that has not begun.
+#[doc(hidden)]
+pub struct Settling {
+    pub settles_at: Timestamp,
+    pub generation: i64,
+}
+
 /// What an event's row says. The numbers are what the column holds and never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
@@ -343,10 +362,40 @@ pub struct Expired {
 #[doc(hidden)]
 pub struct PendingCount {
     pub source: String,
-    pub reason: Option<Reason>,
+    /// Err: one that a newer version wrote.
+    pub reason: Result<Option<Reason>, i64>,
     pub events: i64,
     pub bytes: i64,
     pub oldest: Timestamp,
+}
+
+/// A number of events, and of their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(hidden)]
+pub struct Size {
+    pub events: i64,
+    pub bytes: i64,
+}
+
+impl Size {
+    pub(crate) fn one(bytes: i64) -> Self {
+        Self { events: 1, bytes }
+    }
+
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            events: self.events.saturating_add(other.events),
+            bytes: self.bytes.saturating_add(other.bytes),
+        }
+    }
+
+    /// Never below nothing: what is taken away may be another process's, which was not counted yet.
+    pub(crate) fn minus(self, other: Self) -> Self {
+        Self {
+            events: self.events.saturating_sub(other.events).max(0),
+            bytes: self.bytes.saturating_sub(other.bytes).max(0),
+        }
+    }
 }
 
 /// A line of the audit table.

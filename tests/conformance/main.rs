@@ -16,6 +16,9 @@
 mod db;
 mod kit;
 
+mod adopt;
+#[cfg(feature = "failpoints")]
+mod adopt_races;
 mod answers;
 mod cancellation;
 mod concurrency;
@@ -45,6 +48,7 @@ mod order;
 #[cfg(all(unix, any(feature = "postgres", feature = "mysql")))]
 mod outage;
 mod parking;
+mod progress;
 mod restore;
 mod schema;
 mod secrets;
@@ -54,3 +58,4 @@ mod statements;
 mod stored_answers;
 mod tenants;
 mod verdicts;
+mod wake;
