@@ -52,6 +52,8 @@
 //!
 //! # States of an event
 //!
+//! On one page, with what guards each transition: [`guide::states`].
+//!
 //! ```text
 //!            its turn, 2xx                    its turn, 2xx
 //!  (new) ───────────────────────▶ applied ◀─────────────────── parked ◀── higher than the cursor ── (new)
@@ -132,6 +134,12 @@ pub use store::sqlite;
 pub use tenants::{Tenant, TenantFuture, Tenants};
 pub use tx::Tx;
 pub use verify::{Secret, Secrets};
+
+/// Pages that are no one item's.
+pub mod guide {
+    #[doc = include_str!("../docs/states.md")]
+    pub mod states {}
+}
 
 /// The README's code is compiled with the crate's.
 #[cfg(all(doctest, feature = "axum", feature = "sqlite"))]

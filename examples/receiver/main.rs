@@ -225,6 +225,13 @@ fn source(mounted: &Mounted, settings: &Settings) -> Source {
         .body_limit(settings.body_limit)
         .backoff(settings.backoff.iter().copied())
         .park_limit(settings.park_limit);
+    if settings
+        .deferred
+        .iter()
+        .any(|name| name == mounted.preset.name)
+    {
+        source = source.deferred();
+    }
     if let Some(store) = settings.store_responses {
         source = source.store_answers(store);
     }

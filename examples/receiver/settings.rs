@@ -101,7 +101,7 @@ A database is compiled in with the feature of its name. Behind PgBouncer in tran
 What the ledger reads is the body's `data`: an object with `account` and `amount`. For stripe it may be in
 `data.object`, for slack in `event.data`, and for github and shopify, whose payloads have no such envelope, at the top
 of the body (as JSON; their ids are not signed, so that the same content under a new id is fenced).
-In this version the console and deferred mode are refused.
+In this version the console is refused.
 Without stored answers the duplicates of brief get `already_processed`, as those of every preset do.",
 };
 
@@ -148,6 +148,8 @@ pub(crate) struct Settings {
     /// Nothing: as the preset has it.
     pub(crate) store_responses: Option<bool>,
     pub(crate) lease: Duration,
+    /// The presets that run deferred.
+    pub(crate) deferred: Vec<String>,
     pub(crate) park_limit: u32,
     pub(crate) tolerance: Duration,
     /// None: where they stand, when they have settled.
@@ -186,6 +188,7 @@ impl Settings {
             })?,
             store_responses: given.maybe("store-responses", values::boolean)?,
             lease,
+            deferred: given.maybe("deferred", presets)?.unwrap_or_default(),
             park_limit: given.one("park-limit", values::count)?,
             tolerance: given.one("tolerance", values::some_time)?,
             first_sequence: given.one("first-sequence", first_sequence)?,
@@ -216,12 +219,24 @@ fn later(given: &Given) -> Result<(), Wrong> {
     if given.on("console-actions")? {
         return Err(missing("CONSOLE_ACTIONS"));
     }
-    let deferred = given.maybe("deferred", |text| Ok(text.trim().to_owned()))?;
-    if deferred.is_some_and(|presets| !presets.is_empty()) {
-        return Err(missing("DEFERRED"));
-    }
     given.one("database-url", database)?;
     Ok(())
+}
+
+/// Names of presets that this receiver may mount; an empty list is none.
+fn presets(text: &str) -> Result<Vec<String>, String> {
+    let names = text.split(',').map(str::trim);
+    let names: Vec<_> = names
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect();
+    match names
+        .iter()
+        .find(|name| !PRESETS.iter().any(|(known, _)| known == name))
+    {
+        None => Ok(names),
+        Some(unknown) => Err(format!("there is no preset {unknown:?} to run deferred")),
+    }
 }
 
 fn missing(what: &str) -> Wrong {
