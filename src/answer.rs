@@ -68,6 +68,10 @@ impl Answer {
         Self::status(StatusCode::OK, Outcome::Duplicate, "fenced")
     }
 
+    pub(crate) fn discarded() -> Self {
+        Self::status(StatusCode::OK, Outcome::Duplicate, "discarded")
+    }
+
     pub(crate) fn parked(waiting_for: u64) -> Self {
         Self {
             status: StatusCode::ACCEPTED,

@@ -87,8 +87,10 @@ mod event;
 #[cfg(feature = "axum")]
 mod extract;
 mod fail;
+mod generations;
 mod inbox;
 pub mod layer;
+pub mod operator;
 mod order;
 pub mod preset;
 mod queue;
@@ -104,12 +106,13 @@ pub mod verify;
 mod watch;
 
 pub use answer::INBOX_OUTCOME;
-pub use error::{BuildError, BuildErrorKind, OperatorError, TxError};
+pub use error::{BuildError, BuildErrorKind, OperatorError, OperatorErrorKind, TxError};
 pub use event::{Delivery, Origin, Outcome, Verdict};
 #[cfg(feature = "failpoints")]
 #[doc(hidden)]
 pub use fail::FailPoints;
 pub use inbox::{Inbox, InboxBuilder};
+pub use operator::Operator;
 pub use preset::Preset;
 pub use source::Source;
 pub use store::Backend;

@@ -29,6 +29,10 @@ pub(crate) enum End {
     },
     /// Held by the fence (§6.7).
     Fenced,
+    /// Its place is never waited for (§4.3).
+    SetAside,
+    /// An operator decided that it will never be applied.
+    Discarded,
     /// The handler's terminal verdict.
     Rejected(StatusCode),
     /// Anything else: those who waited do not run the handler again.

@@ -15,6 +15,7 @@ use crate::body::ByteBudget;
 use crate::clock::Clock;
 use crate::dispatch::patience;
 use crate::fail::FailPoints;
+use crate::generations::Generations;
 use crate::order::Worker;
 use crate::queue::{Flights, Lanes, Waiting};
 use crate::recent::Recent;
@@ -39,6 +40,7 @@ pub(crate) struct Shared<DB: Backend> {
     pub(crate) flights: Arc<Flights>,
     pub(crate) lanes: Arc<Lanes>,
     pub(crate) recent: Recent,
+    pub(crate) generations: Generations,
     pub(crate) bodies: ByteBudget,
     pub(crate) tracker: Tracker,
     pub(crate) worker: Worker,

@@ -1,9 +1,12 @@
 //! What the event's row and its cursor say: event first, then cursor, everywhere in this order.
 
+use std::sync::atomic::Ordering;
+
+use super::aside::lock_or_open;
 use super::open::Open;
-use super::{Entered, Job, Stop};
+use super::{Entered, Job, Stop, cursor};
 use crate::event::Origin;
-use crate::store::{Backend, Key, Known, Place, State, Stream};
+use crate::store::{Backend, Cursor, Key, Known, Place, Reason, State, Stream};
 
 /// The looks at a row that somebody else keeps changing, within one transaction.
 const LOOKS: u32 = 3;
@@ -48,6 +51,12 @@ impl<DB: Backend> Job<'_, DB> {
             return Ok(None);
         };
         if holder.state != State::Dead {
+            // The row was inserted by what this process knows of the stream's generation. The place may be one of an
+            // earlier generation (§5.15).
+            let at = self.shared.clock.now();
+            if let Some(cursor) = cursor::lock::<DB>(conn, sql, place.stream, at).await? {
+                self.check_generation(&place, &cursor)?;
+            }
             return Ok(Some(Entered::PlaceTaken));
         }
         // A dead letter yields its place to the new id; both are kept, and linked (§4.3).
@@ -62,6 +71,7 @@ impl<DB: Backend> Job<'_, DB> {
     /// The event has a row.
     async fn enter_known(&self, conn: &mut DB::Connection, known: &Known) -> Result<Entered, Stop> {
         let sql = &self.shared.sql;
+        self.generation.store(known.generation, Ordering::Relaxed);
         if self.origin == Origin::Live
             && !self.source.same_content(self.envelope, known)
             && self.source.refuses_other_content(self.envelope)
@@ -78,34 +88,33 @@ impl<DB: Backend> Job<'_, DB> {
         if known.state == State::Fenced {
             return Ok(Entered::Fenced);
         }
+        if known.state == State::Discarded {
+            return Ok(Entered::Discarded);
+        }
+        if known.is_set_aside() {
+            return Ok(Entered::SetAside);
+        }
         if known.has_yielded {
             return Ok(Entered::PlaceTaken);
         }
-        // What counts is the place that it was stored with.
-        if let (Some(correlation_id), Some(sequence)) = (&known.correlation_id, known.sequence) {
+        // What counts is the place that it was stored with; none does where an operator wants it out of its order.
+        if let (Some(correlation_id), Some(sequence), false) =
+            (&known.correlation_id, known.sequence, self.out_of_order)
+        {
             let stream = Stream {
                 source: self.source.name(),
                 correlation_id,
             };
-            let next = match DB::lock_cursor(conn, sql, stream).await? {
-                Some(next) => next,
-                // Nothing of this stream was ever applied: its cursor went with the rollback of its first event.
-                None => {
-                    let (first, at) = (self.source.first(), self.shared.clock.now());
-                    DB::open_cursor(conn, sql, stream, first, at).await?;
-                    first
-                }
+            let place = Place {
+                stream,
+                generation: known.generation,
+                sequence,
             };
-            if sequence > next {
-                return Ok(Entered::Parked { waiting_for: next });
+            if let Some(entered) = self.take_turn_again(conn, &place, known).await? {
+                return Ok(entered);
             }
-            if sequence < next {
-                return Ok(Entered::SetAside);
-            }
-            let place = Place { stream, sequence };
-            if !self.advance(conn, &place).await? {
-                return Err(Stop::Again);
-            }
+        } else if known.reason == Some(Reason::Crash) {
+            return Ok(Entered::SetAside);
         }
         let at = self.shared.clock.now();
         if !DB::swap_state(conn, sql, self.key(), known.state, State::Applied, at).await? {
@@ -121,6 +130,61 @@ impl<DB: Backend> Job<'_, DB> {
         Ok(Entered::Run {
             from: Some(known.state),
         })
+    }
+
+    /// A stored event's place against its cursor. Nothing: it is its turn, and the cursor has moved.
+    async fn take_turn_again(
+        &self,
+        conn: &mut DB::Connection,
+        place: &Place<'_>,
+        known: &Known,
+    ) -> Result<Option<Entered>, Stop> {
+        let (sql, at) = (&self.shared.sql, self.shared.clock.now());
+        let (stream, sequence) = (place.stream, place.sequence);
+        // Where nothing of this stream was ever applied, its cursor went with the rollback of its first event.
+        let first = Some(self.source.first());
+        let Some(cursor) = lock_or_open::<DB>(conn, sql, stream, first, at).await? else {
+            return Err(Stop::Again);
+        };
+        // Of an earlier generation: it is never in turn again.
+        let mut never = (place.generation != cursor.generation).then_some(Reason::Skipped);
+        let maybe_in_range = sequence < cursor.next
+            || sequence > cursor.next && cursor.next_range.is_some_and(|first| sequence >= first);
+        if never.is_none() && maybe_in_range {
+            let range = DB::range_at(conn, sql, place).await?;
+            never = range.map(|range| range.kind.reason());
+        }
+        if let Some(reason) = never {
+            // Version 1 of the crate knows neither, and may have left it waiting.
+            return Ok(Some(if known.is_waiting() {
+                Entered::Aside {
+                    reason,
+                    from: Some(known.state),
+                }
+            } else {
+                Entered::SetAside
+            }));
+        }
+        if sequence < cursor.next {
+            return Ok(Some(Entered::SetAside));
+        }
+        let waiting_for = cursor.next;
+        // A crash is for operators alone (§5.11).
+        if sequence > cursor.next || known.reason == Some(Reason::Crash) {
+            return Ok(Some(Entered::Parked { waiting_for }));
+        }
+        cursor::pass::<DB>(conn, sql, stream, cursor, at).await?;
+        Ok(None)
+    }
+
+    /// Another generation than the row was inserted with: a fresh transaction begins with the right one.
+    fn check_generation(&self, place: &Place<'_>, cursor: &Cursor) -> Result<(), Stop> {
+        if place.generation == cursor.generation {
+            return Ok(());
+        }
+        let generations = &self.shared.generations;
+        generations.learn(place.stream, cursor.generation);
+        Err(Stop::Again)
     }
 
     /// Whether the same was signed under another id before (§6.7): after the id, before the cursor.
@@ -147,39 +211,50 @@ impl<DB: Backend> Job<'_, DB> {
         conn: &mut DB::Connection,
         place: &Place<'_>,
     ) -> Result<Entered, Stop> {
-        let first = self.source.first();
-        if place.sequence == first {
+        let (sql, first) = (&self.shared.sql, self.source.first());
+        if place.sequence == first && place.generation == 0 {
             // Most likely the stream is new. Looked for first, the missing cursor would leave a lock on the gap that it
             // belongs into on MySQL (REPEATABLE READ), and the firsts of other new streams would deadlock on it.
             let at = self.shared.clock.now();
-            DB::open_cursor(conn, &self.shared.sql, place.stream, first, at).await?;
+            DB::open_cursor(conn, sql, place.stream, first, at).await?;
         }
         for _ in 0..LOOKS {
-            if self.advance(conn, place).await? {
+            let at = self.shared.clock.now();
+            if DB::advance_cursor(conn, sql, place, at).await? {
                 return Ok(Entered::Run { from: None });
             }
-            match DB::lock_cursor(conn, &self.shared.sql, place.stream).await? {
-                Some(next) if place.sequence > next => {
-                    return Ok(Entered::Park { waiting_for: next });
-                }
-                // Its own row was purged: it was applied (§4.3).
-                Some(next) if place.sequence < next => {
-                    return Ok(Entered::Duplicate {
-                        other_content: false,
-                    });
-                }
-                Some(_) => {}
-                None => {
-                    let at = self.shared.clock.now();
-                    DB::open_cursor(conn, &self.shared.sql, place.stream, first, at).await?;
-                }
+            let Some(cursor) = cursor::lock::<DB>(conn, sql, place.stream, at).await? else {
+                DB::open_cursor(conn, sql, place.stream, first, at).await?;
+                continue;
+            };
+            self.check_generation(place, &cursor)?;
+            if place.sequence == cursor.next {
+                // It is its turn, and a range is next.
+                cursor::pass::<DB>(conn, sql, place.stream, cursor, at).await?;
+                return Ok(Entered::Run { from: None });
             }
+            let waiting_for = cursor.next;
+            if place.sequence > cursor.next
+                && cursor.next_range.is_none_or(|first| place.sequence < first)
+            {
+                return Ok(Entered::Park { waiting_for });
+            }
+            // Also what an operator has skipped while this delivery waited for the cursor (§9).
+            if let Some(range) = DB::range_at(conn, sql, place).await? {
+                return Ok(Entered::Aside {
+                    reason: range.kind.reason(),
+                    from: None,
+                });
+            }
+            return Ok(if place.sequence > cursor.next {
+                Entered::Park { waiting_for }
+            } else {
+                // Its own row was purged: it was applied (§4.3).
+                Entered::Duplicate {
+                    other_content: false,
+                }
+            });
         }
         Err(Stop::Again)
-    }
-
-    async fn advance(&self, conn: &mut DB::Connection, place: &Place<'_>) -> Result<bool, Stop> {
-        let at = self.shared.clock.now();
-        Ok(DB::advance_cursor(conn, &self.shared.sql, place, at).await?)
     }
 }

@@ -1,15 +1,20 @@
 //! One transaction: begin, enter, lend, call, settle. The only place that commits.
 
+mod aside;
 mod bury;
+mod cursor;
 mod enter;
 mod group;
 mod open;
+mod own;
 mod release;
 mod retry;
 mod settle;
+mod verbs;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -29,8 +34,10 @@ use crate::store::{
 pub(crate) use bury::Bury;
 pub(crate) use group::Group;
 use open::Open;
+pub(crate) use own::own;
 pub(crate) use release::Release;
 use retry::Tries;
+pub(crate) use verbs::{Change, Discard, Heal, Never, Replay, Reset};
 
 /// Whatever an inner service reports as its error.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -51,6 +58,11 @@ pub(crate) struct Job<'a, DB: Backend> {
     pub(crate) stored: &'a StoredRequest,
     /// Where the event id is not signed.
     pub(crate) fence: Option<Fence>,
+    /// An operator wants it applied whatever its cursor says.
+    pub(crate) out_of_order: bool,
+    /// The generation of its stream, as it was known when the transaction began: the same from the insert to the
+    /// commit, whatever others learn meanwhile.
+    pub(crate) generation: AtomicI64,
     pub(crate) deadline: Instant,
 }
 
@@ -100,7 +112,7 @@ impl<R> Settled<R> {
 }
 
 /// Why a transaction did not get to its end.
-enum Stop {
+pub(crate) enum Stop {
     Budget,
     /// Worth a fresh transaction.
     Again,
@@ -136,7 +148,15 @@ enum Entered {
     Parked {
         waiting_for: i64,
     },
+    /// Its place is never waited for, and it is a dead letter already.
     SetAside,
+    /// The same, and it is to become one. `from`: what its row said before; nothing if it is new.
+    Aside {
+        reason: Reason,
+        from: Option<State>,
+    },
+    /// An operator discarded it.
+    Discarded,
     PlaceTaken,
     /// Nothing for a worker to do any more.
     Gone,
@@ -158,6 +178,7 @@ impl<DB: Backend> Job<'_, DB> {
                 source: self.source.name(),
                 correlation_id,
             },
+            generation: self.generation.load(Ordering::Relaxed),
             sequence,
         })
     }
@@ -168,6 +189,7 @@ impl<DB: Backend> Job<'_, DB> {
             fingerprint: &self.envelope.fingerprint,
             event_type: self.envelope.event_type.as_ref().map(|kind| kind.as_str()),
             correlation_id: self.envelope.correlation_id.as_ref().map(|id| id.as_str()),
+            generation: self.place().map_or(0, |place| place.generation),
             sequence: self.place().map(|place| place.sequence),
             at: self.shared.clock.now(),
         }
@@ -210,6 +232,10 @@ impl<DB: Backend> Job<'_, DB> {
     }
 
     async fn once<R>(&self, handler: &mut dyn Run<R>) -> Result<Settled<R>, Stop> {
+        if let Some(place) = self.place() {
+            let generation = self.shared.generations.get(place.stream);
+            self.generation.store(generation, Ordering::Relaxed);
+        }
         let mut open = Open::begin(self.shared, self.deadline).await?;
         self.shared.fail.reached(at::BEGUN).await?;
         let entered = within(self.deadline, self.enter(&mut open)).await?;
@@ -241,7 +267,12 @@ impl<DB: Backend> Job<'_, DB> {
             }
             Entered::SetAside => {
                 open.roll_back(self.deadline).await?;
-                Ok(Settled::failed(Answer::set_aside()))
+                Ok(Settled::answer(End::SetAside, Answer::set_aside()))
+            }
+            Entered::Aside { reason, from } => self.set_aside(open, reason, from).await,
+            Entered::Discarded => {
+                open.roll_back(self.deadline).await?;
+                Ok(Settled::answer(End::Discarded, Answer::discarded()))
             }
             Entered::Gone => {
                 open.roll_back(self.deadline).await?;
@@ -289,10 +320,7 @@ impl<DB: Backend> Job<'_, DB> {
             return Err(Stop::Again);
         }
         if from.is_none() {
-            let mut request = self.stored.clone();
-            if !self.source.may_park(request.bytes()) {
-                request.body = Bytes::new();
-            }
+            let request = self.request_to_keep();
             let pending = self.pending(Some(Reason::Fenced), None, &request);
             DB::insert_pending(conn, sql, &pending).await?;
         } else {
@@ -320,6 +348,15 @@ impl<DB: Backend> Job<'_, DB> {
         );
     }
 
+    /// Over the bound a dead letter keeps id, headers and reason only (§5.8).
+    fn request_to_keep(&self) -> StoredRequest {
+        let mut request = self.stored.clone();
+        if !self.source.may_park(request.bytes()) {
+            request.body = Bytes::new();
+        }
+        request
+    }
+
     fn pending<'a>(
         &'a self,
         reason: Option<Reason>,
@@ -330,6 +367,7 @@ impl<DB: Backend> Job<'_, DB> {
         NewPending {
             key: self.key(),
             correlation_id: event.correlation_id,
+            generation: event.generation,
             sequence: event.sequence,
             reason,
             attempts: i64::from(status.is_some()),

@@ -4,7 +4,6 @@ use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Poll;
 
-use bytes::Bytes;
 use http::{Response, StatusCode};
 use tokio::time::timeout_at;
 
@@ -207,6 +206,7 @@ impl<DB: Backend> Job<'_, DB> {
         if !within(self.deadline, self.keep_dead(open.conn(), from, status)).await? {
             return self.decided_meanwhile(open, response).await;
         }
+        within(self.deadline, self.skip_own_place(open.conn())).await?;
         open.commit(self.deadline).await?;
         if from.is_none() {
             self.source.parked_one(self.stored.bytes());
@@ -246,11 +246,7 @@ impl<DB: Backend> Job<'_, DB> {
             if !DB::insert_event(conn, sql, &self.new_event(), State::Dead).await? {
                 return Ok(false);
             }
-            let mut request = self.stored.clone();
-            if !self.source.may_park(request.bytes()) {
-                // Over the bound a dead letter keeps id, headers and reason only (§5.8).
-                request.body = Bytes::new();
-            }
+            let request = self.request_to_keep();
             DB::insert_pending(conn, sql, &self.pending(reason, Some(status), &request)).await?;
             return Ok(true);
         };

@@ -2,6 +2,7 @@
 //! transaction.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
@@ -21,7 +22,7 @@ use crate::queue::{End, Joined, Landing};
 use crate::request;
 use crate::shared::Shared;
 use crate::source::SourceState;
-use crate::store::{Audit, Backend, Fence, Key, Known, State};
+use crate::store::{Audit, Backend, Fence, Key, Known, Reason, State};
 use crate::verify::RequestView;
 
 /// A delivery whose signature has been verified and whose envelope has been read.
@@ -179,6 +180,8 @@ impl<DB: Backend> Live<'_, DB> {
                 .recent
                 .remember(epoch, &name, event_id, self.envelope.print());
             self.wake();
+        } else if matches!(settled.end, End::Rejected(_)) && self.source.skips_rejected() {
+            self.wake();
         }
         leader.land(settled.end);
         settled.reply
@@ -205,6 +208,8 @@ impl<DB: Backend> Live<'_, DB> {
                 None => Answer::parked(waiting_for),
             },
             End::Fenced => Answer::fenced(),
+            End::SetAside => Answer::set_aside(),
+            End::Discarded => Answer::discarded(),
             // A redirect is the handler's own to give, with where to (§3).
             End::Rejected(status) if same && status.is_client_error() => {
                 Answer::same_verdict(status)
@@ -295,6 +300,8 @@ impl<DB: Backend> Live<'_, DB> {
             request: self.request,
             stored: &stored,
             fence: self.fence,
+            out_of_order: false,
+            generation: AtomicI64::default(),
             deadline: self.deadline,
         };
         job.run(handler).await
@@ -308,11 +315,15 @@ impl<DB: Backend> Live<'_, DB> {
         let Some(known) = known.map_err(|error| self.database_failed(&error))? else {
             return Ok(None);
         };
-        let waiting_for = match self.standing(&known) {
+        let settled = match self.standing(&known) {
             Standing::Open => return Ok(None),
             Standing::Fenced => return Ok(Some(Settled::answer(End::Fenced, Answer::fenced()))),
-            Standing::Applied => None,
-            Standing::Waiting(next) => Some(next),
+            Standing::Applied => Settled::answer(End::Applied, Answer::duplicate()),
+            Standing::SetAside => Settled::answer(End::SetAside, Answer::set_aside()),
+            Standing::Discarded => Settled::answer(End::Discarded, Answer::discarded()),
+            Standing::Waiting(waiting_for) => {
+                Settled::answer(End::Parked { waiting_for }, Answer::parked(waiting_for))
+            }
         };
         if !self.source.same_content(self.envelope, &known)
             && let Some(refusal) = self.other_content().await
@@ -322,18 +333,20 @@ impl<DB: Backend> Live<'_, DB> {
                 refusal,
             )));
         }
-        Ok(Some(match waiting_for {
-            None => Settled::answer(End::Applied, Answer::duplicate()),
-            Some(waiting_for) => {
-                Settled::answer(End::Parked { waiting_for }, Answer::parked(waiting_for))
-            }
-        }))
+        Ok(Some(settled))
     }
 
     fn standing(&self, known: &Known) -> Standing {
         match (known.state, known.sequence, known.next_sequence) {
             (State::Applied, _, _) => Standing::Applied,
             (State::Fenced, _, _) => Standing::Fenced,
+            (State::Discarded, _, _) => Standing::Discarded,
+            _ if known.is_set_aside() => Standing::SetAside,
+            // For operators alone (§5.11): it says what holds it up, or that it is out of the way.
+            (State::Dead, Some(_), Some(next)) if known.reason == Some(Reason::Crash) => {
+                Standing::Waiting(next.unsigned_abs())
+            }
+            (State::Dead, None, _) if known.reason == Some(Reason::Crash) => Standing::SetAside,
             (_, Some(sequence), Some(next)) if known.is_waiting() && sequence > next => {
                 Standing::Waiting(next.unsigned_abs())
             }
@@ -377,6 +390,8 @@ enum Standing {
     Open,
     Applied,
     Fenced,
+    SetAside,
+    Discarded,
     Waiting(u64),
 }
 

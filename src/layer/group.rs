@@ -1,6 +1,7 @@
 //! A request that carries several events.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 
 use tokio::time::{Instant, timeout_at};
 
@@ -124,6 +125,8 @@ async fn run<DB: Backend, R>(
             request: &arrival.request,
             stored,
             fence: arrival.fence,
+            out_of_order: false,
+            generation: AtomicI64::default(),
             deadline,
         })
         .collect();

@@ -1,6 +1,7 @@
 //! What is due, one transaction an event: a stream's events in order.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -157,6 +158,9 @@ async fn one<DB: Backend>(
         stored: &head.request,
         // It passed the fence when it came, or an operator let it pass.
         fence: None,
+        // What waits for no turn is found by its id.
+        out_of_order: matches!(work, Work::Event { .. }),
+        generation: AtomicI64::default(),
         deadline,
     };
     let epoch = shared.recent.epoch();
@@ -235,9 +239,13 @@ async fn judge<DB: Backend>(job: &Job<'_, DB>, head: &Pending, settled: &Settled
     };
     match settled.end {
         End::Applied => Step::Applied,
+        // Its place is skipped with it: what waited behind it is next.
+        End::Rejected(_) if source.skips_rejected() => Step::Applied,
         // Its dead letter is written: the cursor stays, and so does what waits behind it (§5.10).
         End::Rejected(_) => Step::Ended(Drained::Nothing),
-        End::Parked { .. } | End::Fenced => Step::Ended(Drained::Nothing),
+        End::Parked { .. } | End::Fenced | End::SetAside | End::Discarded => {
+            Step::Ended(Drained::Nothing)
+        }
         End::Failed if !settled.blames_handler => later(SOON),
         End::Failed => {
             let (status, error, wait) = match &settled.reply {

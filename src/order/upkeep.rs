@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::in_time;
-use crate::dispatch::Bury;
+use super::worker::{self, Work};
+use crate::dispatch::{Bury, Heal, own};
 use crate::shared::Shared;
 use crate::source::SourceState;
 use crate::store::{AT_ONCE, Attempt, Backend, Key, Reason, Stream};
@@ -90,6 +91,7 @@ async fn expire<DB: Backend>(
     shared: &Arc<Shared<DB>>,
     source: &SourceState,
 ) -> Result<(), sqlx::Error> {
+    heal(shared, source).await?;
     let now = shared.clock.now();
     let mut after = String::new();
     loop {
@@ -139,6 +141,37 @@ async fn expire<DB: Backend>(
             return Ok(());
         }
     }
+}
+
+/// Cursors that version 1 of the crate has put inside of a skipped range: nothing comes there, and what waits behind it
+/// is not found.
+async fn heal<DB: Backend>(
+    shared: &Arc<Shared<DB>>,
+    source: &SourceState,
+) -> Result<(), sqlx::Error> {
+    let strayed = in_time(async {
+        let mut conn = shared.acquire_statements().await?;
+        let strayed = DB::strayed(&mut conn, &shared.sql, source.name(), BATCH).await;
+        conn.done(strayed).await
+    })
+    .await?;
+    for correlation_id in strayed {
+        let stream = Stream {
+            source: source.name(),
+            correlation_id: &correlation_id,
+        };
+        if own(shared, &Heal(stream)).await.is_ok() {
+            let (source, correlation_id) = (source.name_arc(), Arc::from(correlation_id));
+            worker::wake(
+                shared,
+                Work::Stream {
+                    source,
+                    correlation_id,
+                },
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Removes the rows of events that were applied longer ago than the retention, in small batches (§7.1).

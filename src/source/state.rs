@@ -80,6 +80,13 @@ impl SourceState {
                     .into(),
             );
         }
+        if source.skip_rejected && !source.keep_rejected {
+            return refuse(
+                "a sequence is skipped together with the dead letter that holds it: leave `.keep_rejected(true)`, or \
+                 take `.skip_rejected(true)` out"
+                    .into(),
+            );
+        }
         if !(0..=1).contains(&source.mapping.first_sequence()) {
             return refuse("the first sequence must be 0 or 1".into());
         }
@@ -232,6 +239,10 @@ impl SourceState {
 
     pub(crate) fn keeps_rejected(&self) -> bool {
         self.source.keep_rejected
+    }
+
+    pub(crate) fn skips_rejected(&self) -> bool {
+        self.source.skip_rejected
     }
 
     pub(crate) fn allows_gone(&self) -> bool {

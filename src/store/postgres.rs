@@ -9,6 +9,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, ConnectOptions, Pool, Postgres, Row, SqlSafeStr};
 use tokio::time::Instant;
 
+use super::letters::{letter_row, statements_for_operators};
 use super::migrate::{self, Version};
 use super::queries::{inserted, pending_row, required, statements_of_backend, text};
 use super::sql::{DeleteBatch, Dialect};
@@ -59,6 +60,7 @@ pub struct PostgresSettings {
 }
 
 pending_row!(sqlx::postgres::PgRow);
+letter_row!(sqlx::postgres::PgRow);
 
 impl sealed::Sealed for Postgres {}
 
@@ -252,6 +254,7 @@ impl Backend for Postgres {
     fn disarm((): &()) {}
 
     statements_of_backend!();
+    statements_for_operators!();
 }
 
 /// Whether a prepared statement stays with its connection. Behind a PgBouncer in transaction mode that does not know

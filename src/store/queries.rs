@@ -41,6 +41,7 @@ macro_rules! statements_of_backend {
                     reason: Reason::from_column(row.try_get(4)?)?,
                     next_sequence: row.try_get(5)?,
                     has_yielded: text(&row, 6)?.is_some(),
+                    generation: row.try_get(7)?,
                 })
             })
             .transpose()
@@ -66,6 +67,7 @@ macro_rules! statements_of_backend {
                 reason: None,
                 next_sequence: None,
                 has_yielded: text(&row, 4)?.is_some(),
+                generation: row.try_get(5)?,
             };
             if known.state == State::Dead {
                 let row = sqlx::query(sql.pending_reason.clone())
@@ -95,6 +97,7 @@ macro_rules! statements_of_backend {
                 .bind(event.fingerprint)
                 .bind(event.event_type)
                 .bind(event.correlation_id)
+                .bind(event.generation)
                 .bind(event.sequence)
                 .bind(event.sequence)
                 .bind(event.at.as_micros())
@@ -133,6 +136,7 @@ macro_rules! statements_of_backend {
                 .persistent(sql.named)
                 .bind(place.stream.source)
                 .bind(place.stream.correlation_id)
+                .bind(place.generation)
                 .bind(place.sequence)
                 .fetch_optional(conn)
                 .await?;
@@ -173,7 +177,9 @@ macro_rules! statements_of_backend {
                 .bind(at.as_micros())
                 .bind(place.stream.source)
                 .bind(place.stream.correlation_id)
+                .bind(place.generation)
                 .bind(place.sequence)
+                .bind(place.sequence + 1)
                 .execute(conn)
                 .await?;
             Ok(done.rows_affected() == 1)
@@ -201,14 +207,14 @@ macro_rules! statements_of_backend {
             conn: &mut Self::Connection,
             sql: &Sql,
             stream: Stream<'_>,
-        ) -> Result<Option<i64>> {
+        ) -> Result<Option<Cursor>> {
             let row = sqlx::query(sql.lock_cursor.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
                 .bind(stream.correlation_id)
                 .fetch_optional(conn)
                 .await?;
-            row.map(|row| row.try_get(0)).transpose()
+            row.map(|row| cursor(&row)).transpose()
         }
 
         async fn insert_pending(
@@ -222,6 +228,7 @@ macro_rules! statements_of_backend {
                 .bind(pending.key.source)
                 .bind(pending.key.event_id)
                 .bind(pending.correlation_id)
+                .bind(pending.generation)
                 .bind(pending.sequence)
                 .bind(pending.reason.map(|reason| reason as i64))
                 .bind(pending.attempts)
@@ -276,8 +283,11 @@ macro_rules! statements_of_backend {
             key: Key<'_>,
             attempt: &Attempt<'_>,
         ) -> Result<bool> {
-            // The handler never ran for what was given up for a gap, or held by the fence.
-            let ran = !matches!(attempt.reason, Some(Reason::Gap | Reason::Fenced));
+            // The handler never ran for what was given up for a gap, set aside, or held by the fence.
+            let ran = !matches!(
+                attempt.reason,
+                Some(Reason::Gap | Reason::Skipped | Reason::BeforeStart | Reason::Fenced)
+            );
             let done = sqlx::query(sql.record_attempt.clone())
                 .persistent(sql.named)
                 .bind(i64::from(ran))
@@ -297,7 +307,7 @@ macro_rules! statements_of_backend {
                 .persistent(sql.named)
                 .bind(entry.at.as_micros())
                 .bind(entry.key.source)
-                .bind(entry.key.event_id)
+                .bind((!entry.key.event_id.is_empty()).then_some(entry.key.event_id))
                 .bind(entry.action)
                 .bind(entry.actor)
                 .bind(entry.detail)
@@ -380,10 +390,14 @@ macro_rules! statements_of_backend {
             conn: &mut Self::Connection,
             sql: &Sql,
             key: Key<'_>,
+            out_of_order: bool,
+            at: Timestamp,
         ) -> Result<bool> {
             let done = sqlx::query(sql.release.clone())
                 .persistent(sql.named)
                 .bind(AT_ONCE.as_micros())
+                .bind(at.as_micros())
+                .bind(i64::from(out_of_order))
                 .bind(key.source)
                 .bind(key.event_id)
                 .execute(conn)
@@ -536,9 +550,19 @@ macro_rules! statements_of_backend {
 
 pub(crate) use statements_of_backend;
 
-/// A row of `due_head` and `due_event`. A macro's, since what a driver's row decodes to cannot be said in general.
+/// Rows that several statements have. A macro's, since what a driver's row decodes to cannot be said in general.
 macro_rules! pending_row {
     ($row:ty) => {
+        /// Of `lock_cursor` and `cursor`.
+        fn cursor(row: &$row) -> Result<Cursor> {
+            Ok(Cursor {
+                next: row.try_get(0)?,
+                generation: row.try_get(1)?,
+                next_range: row.try_get(2)?,
+            })
+        }
+
+        /// Of `due_head` and `due_event`.
         fn pending(row: &$row) -> Result<Pending> {
             Ok(Pending {
                 event_id: required(text(row, 0)?)?,
