@@ -15,6 +15,8 @@ pub(crate) mod at {
     pub(crate) const HANDLED: &str = "handled";
     /// The savepoint is released; COMMIT is next.
     pub(crate) const RELEASED: &str = "released";
+    /// A transaction with no handler in it has all its locks; COMMIT is next.
+    pub(crate) const DECIDED: &str = "decided";
     /// COMMIT has succeeded; nobody has been told, and nothing is drained.
     pub(crate) const COMMITTED: &str = "committed";
 }

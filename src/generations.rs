@@ -12,15 +12,17 @@ use crate::store::Stream;
 /// Streams that are known at most. One that is not costs its next delivery a second transaction.
 const CAPACITY: usize = 16_384;
 
+/// By source, then by correlation id: looked up without an allocation.
+type Known = HashMap<Box<str>, HashMap<Box<str>, i64>>;
+
 #[derive(Default)]
 pub(crate) struct Generations {
-    /// By source, then by correlation id.
-    map: Mutex<HashMap<Box<str>, HashMap<Box<str>, i64>>>,
+    map: Mutex<Known>,
     known: AtomicUsize,
 }
 
 impl Generations {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, HashMap<Box<str>, i64>>> {
+    fn lock(&self) -> MutexGuard<'_, Known> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

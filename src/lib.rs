@@ -60,6 +60,8 @@
 //! ```
 //!
 //! A source whose event id is not signed has one state more, *fenced*: kept, and handed over only if an operator says so.
+//! What else operators decide is in [`operator`]: a dead letter goes back into its turn, or is *discarded*; a sequence is
+//! skipped, and what comes for it is a dead letter at once.
 //!
 //! Whose turn it is is computed from the cursor and stored nowhere, so that nothing is stranded by a crash or a race.
 //!

@@ -111,6 +111,9 @@ impl<R> Settled<R> {
     }
 }
 
+/// What the dead letter of a handler's own verdict says; its status is beside it.
+const VERDICT: &str = "the handler's verdict on it";
+
 /// Why a transaction did not get to its end.
 pub(crate) enum Stop {
     Budget,
@@ -372,6 +375,7 @@ impl<DB: Backend> Job<'_, DB> {
             reason,
             attempts: i64::from(status.is_some()),
             last_status: status.map(|status| i64::from(status.as_u16())),
+            last_error: status.map(|_| VERDICT),
             at: event.at,
             request,
         }

@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep_until};
 use super::open::Open;
 use super::{Stop, within};
 use crate::error::OperatorError;
+use crate::fail::at;
 use crate::shared::Shared;
 use crate::store::{Backend, Fault};
 
@@ -69,7 +70,9 @@ async fn once<DB: Backend, W: Own<DB>>(
     deadline: Instant,
 ) -> Result<W::Done, Stop> {
     let mut open = Open::begin(shared, deadline).await?;
-    match within(deadline, work.once(shared, open.conn())).await? {
+    let ended = within(deadline, work.once(shared, open.conn())).await?;
+    shared.fail.reached(at::DECIDED).await?;
+    match ended {
         Ended::Commit(done) => {
             open.commit(deadline).await?;
             Ok(done)

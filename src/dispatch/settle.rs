@@ -8,7 +8,7 @@ use http::{Response, StatusCode};
 use tokio::time::timeout_at;
 
 use super::open::Open;
-use super::{BoxFuture, Job, Run, Settled, Stop, is_retryable, within};
+use super::{BoxFuture, Job, Run, Settled, Stop, VERDICT, is_retryable, within};
 use crate::answer::Answer;
 use crate::event::{Delivery, Origin, Outcome, Verdict};
 use crate::fail::at;
@@ -260,7 +260,7 @@ impl<DB: Backend> Job<'_, DB> {
             reason,
             not_before: at,
             status: Some(i64::from(status.as_u16())),
-            error: None,
+            error: Some(VERDICT),
         };
         Ok(DB::record_attempt(conn, sql, self.key(), &attempt).await?)
     }

@@ -314,7 +314,7 @@ impl<DB: Backend> Operator<DB> {
 
     /// Begins a stream again, with `first` as its first sequence, as after a producer's restart from scratch: its sequences
     /// from there on are others than before. What is parked or dead becomes dead letters `skipped`. Known event ids stay
-    /// known. Every process must run a version of this crate that knows generations (0.2).
+    /// known. Every process must run a version of this crate that has this method.
     ///
     /// # Errors
     /// Of the kinds `CursorMoved`, also when this reset has been done already; `NotFound`; `Invalid`, if `first` is lower

@@ -235,6 +235,7 @@ macro_rules! statements_of_backend {
                 .bind(AT_ONCE.as_micros())
                 .bind(pending.at.as_micros())
                 .bind(pending.last_status)
+                .bind(pending.last_error)
                 .bind(request.bytes())
                 .bind(&*request.method)
                 .bind(&*request.uri)

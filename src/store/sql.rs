@@ -92,8 +92,8 @@ statements! {
         WHERE source = ? AND correlation_id = ?{for_update}";
     insert_pending = "INSERT INTO {p}pending
         (source, event_id, correlation_id, generation, sequence, reason, attempts, not_before, parked_at,
-         last_status, bytes, method, uri, headers, body)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+         last_status, last_error, bytes, method, uri, headers, body)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     delete_pending = "DELETE FROM {p}pending WHERE source = ? AND event_id = ?";
     record_attempt = "UPDATE {p}pending
         SET attempts = attempts + ?, reason = ?, not_before = ?, last_status = ?, last_error = ?

@@ -259,6 +259,7 @@ pub struct NewPending<'a> {
     pub reason: Option<Reason>,
     pub attempts: i64,
     pub last_status: Option<i64>,
+    pub last_error: Option<&'a str>,
     pub at: Timestamp,
     pub request: &'a StoredRequest,
 }
