@@ -17,7 +17,7 @@ suite![
     what_is_set_aside_is_replayed_out_of_its_order_only,
     a_replay_that_cannot_be_is_refused_with_the_reason,
     a_crash_is_for_operators_alone,
-    what_the_fence_would_not_hold_is_discarded_and_stays_so,
+    an_event_without_a_place_is_discarded_and_stays_so,
     an_actor_and_a_reason_are_demanded,
     every_verb_repeated_by_ten_tasks_in_two_processes_is_done_once,
     a_replay_raced_with_a_redelivery_applies_once,
@@ -269,7 +269,7 @@ async fn a_crash_is_for_operators_alone<D: TestDb>(db: D) {
 }
 
 /// Without a place there is nothing to skip.
-async fn what_the_fence_would_not_hold_is_discarded_and_stays_so<D: TestDb>(db: D) {
+async fn an_event_without_a_place_is_discarded_and_stays_so<D: TestDb>(db: D) {
     let world = strict(&db, &Arc::default()).start().await;
     world
         .send(&Event::new("evt_free"))
