@@ -66,7 +66,7 @@ mod on {
 mod off {
     /// Nothing, without the feature.
     #[derive(Clone, Debug, Default)]
-    pub(crate) struct FailPoints;
+    pub(crate) struct FailPoints(());
 
     impl FailPoints {
         #[allow(clippy::unused_async, reason = "the feature's other half waits")]
