@@ -21,6 +21,7 @@
 
 mod bulk;
 mod letters;
+mod stream;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -33,17 +34,17 @@ use crate::error::OperatorError;
 use crate::inbox::Inbox;
 use crate::order::worker::{self, Work};
 use crate::shared::{Pooled, Shared};
-use crate::store::{Backend, Cursor, Key, Place, Stream};
+use crate::store::{Backend, Key, Stream};
 
 pub use bulk::{BulkOptions, BulkReport, Refusal};
 pub use letters::{Filter, Letter, Neighbour, Page, PageKey, Story, Unreadable};
+use stream::info;
+pub use stream::{Moved, Seen, StreamInfo};
 
 pub use crate::store::{Range, RangeKind, Reason, State};
 
 /// For looking, outside of any transaction.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Ranges that are told of one stream.
-const RANGES: i64 = 100;
 /// The longest reason, in bytes.
 const LONGEST_REASON: usize = 2_000;
 
@@ -68,62 +69,6 @@ impl<DB: Backend> fmt::Debug for Operator<DB> {
             .field("actor", &self.actor)
             .finish_non_exhaustive()
     }
-}
-
-/// Where somebody saw a stream's cursor. What is decided by it is done only if it is there still.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Seen {
-    /// How often the stream was reset.
-    pub generation: i64,
-    /// The next sequence that may be applied.
-    pub next: i64,
-}
-
-impl fmt::Display for Seen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} in generation {}", self.next, self.generation)
-    }
-}
-
-impl From<Cursor> for Seen {
-    fn from(cursor: Cursor) -> Self {
-        Self {
-            generation: cursor.generation,
-            next: cursor.next,
-        }
-    }
-}
-
-/// Where a stream stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StreamInfo {
-    /// The next sequence that may be applied: what the stream waits for.
-    pub next: i64,
-    /// How often it was reset.
-    pub generation: i64,
-    /// Sequences ahead that are never waited for, lowest first; the first hundred ranges.
-    pub ranges: Vec<Range>,
-}
-
-impl StreamInfo {
-    /// What an action on the stream is decided by.
-    pub fn seen(&self) -> Seen {
-        Seen {
-            generation: self.generation,
-            next: self.next,
-        }
-    }
-}
-
-/// What an action on a stream came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Moved {
-    /// False: it was so already, and nothing was done.
-    pub changed: bool,
-    /// Where the stream stands now.
-    pub cursor: Seen,
 }
 
 impl<DB: Backend> Inbox<DB> {
@@ -414,26 +359,6 @@ impl<DB: Backend> Operator<DB> {
             );
         }
     }
-}
-
-async fn info<DB: Backend>(
-    shared: &Shared<DB>,
-    conn: &mut DB::Connection,
-    stream: Stream<'_>,
-) -> Result<Option<StreamInfo>, sqlx::Error> {
-    let Some(cursor) = DB::cursor(conn, &shared.sql, stream).await? else {
-        return Ok(None);
-    };
-    let place = Place {
-        stream,
-        generation: cursor.generation,
-        sequence: cursor.next,
-    };
-    Ok(Some(StreamInfo {
-        next: cursor.next,
-        generation: cursor.generation,
-        ranges: DB::ranges_after(conn, &shared.sql, &place, RANGES).await?,
-    }))
 }
 
 fn check_reason(reason: &str) -> Result<(), OperatorError> {
