@@ -87,6 +87,10 @@ impl Answer {
         Self::status(StatusCode::OK, Outcome::Duplicate, "superseded")
     }
 
+    pub(crate) fn discarded() -> Self {
+        Self::status(StatusCode::OK, Outcome::Duplicate, "discarded")
+    }
+
     pub(crate) fn parked(waiting_for: u64) -> Self {
         Self {
             status: StatusCode::ACCEPTED,

@@ -11,9 +11,10 @@ use tokio::sync::Semaphore;
 use crate::body::ByteBudget;
 use crate::clock::{Clock, SystemClock};
 use crate::describe;
-use crate::dispatch::Release;
+use crate::dispatch::{Release, own};
 use crate::error::{BuildError, BuildErrorKind, OperatorError};
 use crate::fail::FailPoints;
+use crate::generations::Generations;
 use crate::order::purge::{self, NotPurged};
 use crate::order::worker::{self, Work};
 use crate::order::{Purged, Worker, hints, lease, upkeep};
@@ -114,14 +115,8 @@ impl<DB: Backend> Inbox<DB> {
         reason: &str,
     ) -> Result<bool, OperatorError> {
         let key = Key { source, event_id };
-        let released = Release {
-            shared: &self.shared,
-            key,
-            actor,
-            reason,
-        }
-        .run()
-        .await?;
+        let release = Release { key, actor, reason };
+        let released = own(&self.shared, &release).await?;
         if released {
             let (source, event_id) = (Arc::from(source), Arc::from(event_id));
             let work = Work::Event { source, event_id };
@@ -364,6 +359,7 @@ impl<DB: Backend> InboxBuilder<DB> {
             flights: Arc::default(),
             lanes: Arc::default(),
             recent: Recent::new(self.remembered),
+            generations: Generations::default(),
             bodies: ByteBudget::new(self.body_budget),
             tracker: Tracker::default(),
             worker: Worker::default(),

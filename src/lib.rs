@@ -71,6 +71,9 @@
 //! everything of it parks; then the cursor is set to the lowest sequence that is parked, and what was below it is recorded
 //! as *before start*.
 //!
+//! What else operators decide is in [`operator`]: a dead letter goes back into its turn, or is *discarded*; a sequence is
+//! skipped, and what comes for it is a dead letter at once.
+//!
 //! Whose turn it is is computed from the cursor and stored nowhere, so that nothing is stranded by a crash or a race.
 //!
 //! # Features
@@ -97,10 +100,12 @@ mod event;
 #[cfg(feature = "axum")]
 mod extract;
 mod fail;
+mod generations;
 mod guard;
 mod inbox;
 mod kept;
 pub mod layer;
+pub mod operator;
 mod order;
 mod park;
 pub mod preset;
@@ -117,13 +122,14 @@ pub mod verify;
 mod watch;
 
 pub use answer::INBOX_OUTCOME;
-pub use error::{BuildError, BuildErrorKind, OperatorError, TxError};
+pub use error::{BuildError, BuildErrorKind, OperatorError, OperatorErrorKind, TxError};
 pub use event::{Delivery, Origin, Outcome, Verdict};
 #[cfg(feature = "failpoints")]
 #[doc(hidden)]
 pub use fail::FailPoints;
 pub use guard::Guarded;
 pub use inbox::{Inbox, InboxBuilder};
+pub use operator::Operator;
 pub use order::{Purged, WorkerStatus};
 pub use park::Park;
 pub use preset::Preset;

@@ -39,6 +39,10 @@ pub(crate) enum End {
     Fenced,
     /// A later version was applied before it (§5.12).
     Superseded,
+    /// Its place is never waited for (§4.3).
+    SetAside,
+    /// An operator decided that it will never be applied.
+    Discarded,
     /// The handler's terminal verdict.
     Rejected(StatusCode),
     /// Anything else: those who waited do not run the handler again.

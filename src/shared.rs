@@ -17,6 +17,7 @@ use crate::clock::Clock;
 use crate::dispatch::patience;
 use crate::envelope::Envelope;
 use crate::fail::FailPoints;
+use crate::generations::Generations;
 use crate::kept::Kept;
 use crate::order::{Hints, Worker};
 use crate::queue::{Flights, Lanes, Waiting};
@@ -47,6 +48,7 @@ pub(crate) struct Shared<DB: Backend> {
     pub(crate) flights: Arc<Flights>,
     pub(crate) lanes: Arc<Lanes>,
     pub(crate) recent: Recent,
+    pub(crate) generations: Generations,
     pub(crate) bodies: ByteBudget,
     pub(crate) tracker: Tracker,
     pub(crate) worker: Worker,

@@ -9,7 +9,7 @@ use super::{Stop, within};
 use crate::clock::Timestamp;
 use crate::fail::at;
 use crate::shared::Shared;
-use crate::store::{Backend, Place, SETTLING, Start, Stream};
+use crate::store::{Backend, Range, RangeKind, SETTLING, Start, Stream};
 
 /// For a few statements of our own.
 const BUDGET: Duration = Duration::from_secs(10);
@@ -75,11 +75,12 @@ impl<DB: Backend> Adopt<'_, DB> {
                 return Err(Stop::Again);
             }
             if lowest > 0 {
-                let place = Place {
-                    stream: self.stream,
-                    sequence: lowest,
+                let before = Range {
+                    first: 0,
+                    last: lowest - 1,
+                    kind: RangeKind::BeforeStart,
                 };
-                DB::insert_before_start(conn, sql, &place, settling.generation, now).await?;
+                DB::insert_range(conn, sql, self.stream, settling.generation, before, now).await?;
             }
             tracing::info!(
                 source = self.stream.source,

@@ -6,7 +6,7 @@ use super::{Entered, Job, Settled, Stop};
 use crate::answer::Answer;
 use crate::event::Origin;
 use crate::queue::End;
-use crate::store::{Backend, Known, Reason, State, Stream};
+use crate::store::{Backend, Cursor, Known, Reason, State, Stream};
 
 impl<DB: Backend> Job<'_, DB> {
     /// Whether this is a delivery whose handler is not to run now.
@@ -51,13 +51,29 @@ impl<DB: Backend> Job<'_, DB> {
         let Some(place) = self.place() else {
             return Ok(Entered::Store);
         };
-        match self.open_stream(conn, place.stream).await? {
-            // Its own row was purged: it was applied (§4.3).
-            Some(next) if place.sequence < next => Ok(Entered::Duplicate {
-                other_content: false,
-            }),
-            _ => Ok(Entered::Store),
+        let Some(cursor) = self.open_stream(conn, place.stream).await? else {
+            return Ok(Entered::Store);
+        };
+        self.check_generation(&place, &cursor)?;
+        let in_turn = place.sequence >= cursor.next
+            && cursor.next_range.is_none_or(|first| place.sequence < first);
+        if in_turn {
+            return Ok(Entered::Store);
         }
+        if let Some(range) = DB::range_at(conn, &self.shared.sql, &place).await? {
+            return Ok(Entered::Aside {
+                reason: range.kind.reason(),
+                from: None,
+            });
+        }
+        Ok(if place.sequence > cursor.next {
+            Entered::Store
+        } else {
+            // Its own row was purged: it was applied (§4.3).
+            Entered::Duplicate {
+                other_content: false,
+            }
+        })
     }
 
     /// A worker finds what is due by its cursor, which may not be there yet. What it says, if it is.
@@ -65,14 +81,14 @@ impl<DB: Backend> Job<'_, DB> {
         &self,
         conn: &mut DB::Connection,
         stream: Stream<'_>,
-    ) -> Result<Option<i64>, Stop> {
+    ) -> Result<Option<Cursor>, Stop> {
         let sql = &self.shared.sql;
-        let next = DB::peek_cursor(conn, sql, stream).await?;
-        if next.is_none() {
+        let cursor = DB::cursor(conn, sql, stream).await?;
+        if cursor.is_none() {
             let at = self.shared.clock.now();
             DB::open_cursor(conn, sql, stream, self.source.start(at), at).await?;
         }
-        Ok(next)
+        Ok(cursor)
     }
 
     /// The event has a row.

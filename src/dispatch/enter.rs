@@ -1,9 +1,12 @@
 //! What the event's row and its cursor say: event first, then cursor, everywhere in this order.
 
+use std::sync::atomic::Ordering;
+
+use super::aside::lock_or_open;
 use super::open::Open;
-use super::{Entered, Job, Stop};
+use super::{Entered, Job, Stop, cursor};
 use crate::event::Origin;
-use crate::store::{Backend, Key, Known, Lease, Place, State};
+use crate::store::{Backend, Cursor, Key, Known, Lease, Place, Reason, State};
 
 /// The looks at a row that somebody else keeps changing, within one transaction.
 pub(super) const LOOKS: u32 = 3;
@@ -61,6 +64,12 @@ impl<DB: Backend> Job<'_, DB> {
             return Ok(None);
         };
         if holder.state != State::Dead {
+            // The row was inserted by what this process knows of the stream's generation. The place may be one of an
+            // earlier generation (§5.15).
+            let at = self.shared.clock.now();
+            if let Some(cursor) = cursor::lock::<DB>(conn, sql, place.stream, at).await? {
+                self.check_generation(&place, &cursor)?;
+            }
             return Ok(Some(Entered::PlaceTaken));
         }
         // A dead letter yields its place to the new id; both are kept, and linked (§4.3).
@@ -88,42 +97,27 @@ impl<DB: Backend> Job<'_, DB> {
             }),
             State::Fenced => Some(Entered::Fenced),
             State::Superseded => Some(Entered::Superseded),
+            State::Discarded => Some(Entered::Discarded),
+            _ if known.is_set_aside() => Some(Entered::SetAside),
             _ => known.has_yielded.then_some(Entered::PlaceTaken),
         }
     }
 
     /// The event has a row.
     async fn enter_known(&self, conn: &mut DB::Connection, known: &Known) -> Result<Entered, Stop> {
+        self.generation.store(known.generation, Ordering::Relaxed);
         if let Some(entered) = self.decided(known) {
             return Ok(entered);
         }
         let sql = &self.shared.sql;
-        // What counts is the place that it was stored with.
-        if let Some(place) = known.place(self.source.name()) {
-            let Place { stream, sequence } = place;
-            let next = match DB::lock_cursor(conn, sql, stream).await? {
-                Some(next) => next,
-                // Nothing of this stream was ever applied: its cursor went with the rollback of its first event.
-                None => {
-                    let mut start = self.source.start(self.shared.clock.now());
-                    if start.settles_at.take().is_some() {
-                        // It had its turn: it was the first one before the source adopted streams.
-                        start.next = sequence;
-                    }
-                    let at = self.shared.clock.now();
-                    DB::open_cursor(conn, sql, stream, start, at).await?;
-                    start.next
-                }
-            };
-            if sequence > next {
-                return Ok(Entered::Parked { waiting_for: next });
+        // What counts is the place that it was stored with; none does where an operator wants it out of its order.
+        let place = known.place(self.source.name());
+        if let Some(place) = place.filter(|_| !self.out_of_order) {
+            if let Some(entered) = self.take_turn_again(conn, &place, known).await? {
+                return Ok(entered);
             }
-            if sequence < next {
-                return Ok(Entered::SetAside);
-            }
-            if !self.advance(conn, &place).await? {
-                return Err(Stop::Again);
-            }
+        } else if known.reason == Some(Reason::Crash) {
+            return Ok(Entered::SetAside);
         }
         let at = self.shared.clock.now();
         if !DB::swap_state(conn, sql, self.key(), known.state, State::Applied, at).await? {
@@ -142,6 +136,65 @@ impl<DB: Backend> Job<'_, DB> {
             return Ok(Entered::Gone);
         }
         self.outrun(conn, Some(known)).await
+    }
+
+    /// A stored event's place against its cursor. Nothing: it is its turn, and the cursor has moved.
+    async fn take_turn_again(
+        &self,
+        conn: &mut DB::Connection,
+        place: &Place<'_>,
+        known: &Known,
+    ) -> Result<Option<Entered>, Stop> {
+        let (sql, at) = (&self.shared.sql, self.shared.clock.now());
+        let (stream, sequence) = (place.stream, place.sequence);
+        // Where nothing of this stream was ever applied, its cursor went with the rollback of its first event.
+        let mut start = self.source.start(at);
+        if start.settles_at.take().is_some() {
+            // It had its turn: it was the first one before the source adopted streams.
+            start.next = sequence;
+        }
+        let Some(cursor) = lock_or_open::<DB>(conn, sql, stream, Some(start), at).await? else {
+            return Err(Stop::Again);
+        };
+        // Of an earlier generation: it is never in turn again.
+        let mut never = (place.generation != cursor.generation).then_some(Reason::Skipped);
+        let maybe_in_range = sequence < cursor.next
+            || sequence > cursor.next && cursor.next_range.is_some_and(|first| sequence >= first);
+        if never.is_none() && maybe_in_range {
+            let range = DB::range_at(conn, sql, place).await?;
+            never = range.map(|range| range.kind.reason());
+        }
+        if let Some(reason) = never {
+            // Version 1 of the crate knows neither, and may have left it waiting.
+            return Ok(Some(if known.is_waiting() {
+                Entered::Aside {
+                    reason,
+                    from: Some(known.state),
+                }
+            } else {
+                Entered::SetAside
+            }));
+        }
+        if sequence < cursor.next {
+            return Ok(Some(Entered::SetAside));
+        }
+        let waiting_for = cursor.next;
+        // A crash is for operators alone (§5.11).
+        if sequence > cursor.next || known.reason == Some(Reason::Crash) {
+            return Ok(Some(Entered::Parked { waiting_for }));
+        }
+        cursor::pass::<DB>(conn, sql, stream, cursor, at).await?;
+        Ok(None)
+    }
+
+    /// Another generation than the row was inserted with: a fresh transaction begins with the right one.
+    pub(super) fn check_generation(&self, place: &Place<'_>, cursor: &Cursor) -> Result<(), Stop> {
+        if place.generation == cursor.generation {
+            return Ok(());
+        }
+        let generations = &self.shared.generations;
+        generations.learn(place.stream, cursor.generation);
+        Err(Stop::Again)
     }
 
     /// Whether the same was signed under another id before (§6.7): after the id, before the cursor.
@@ -168,39 +221,51 @@ impl<DB: Backend> Job<'_, DB> {
         conn: &mut DB::Connection,
         place: &Place<'_>,
     ) -> Result<Entered, Stop> {
+        let sql = &self.shared.sql;
         let start = self.source.start(self.shared.clock.now());
-        if place.sequence == start.next {
+        if place.sequence == start.next && place.generation == 0 {
             // Most likely the stream is new. Looked for first, the missing cursor would leave a lock on the gap that it
             // belongs into on MySQL (REPEATABLE READ), and the firsts of other new streams would deadlock on it.
             let at = self.shared.clock.now();
-            DB::open_cursor(conn, &self.shared.sql, place.stream, start, at).await?;
+            DB::open_cursor(conn, sql, place.stream, start, at).await?;
         }
         for _ in 0..LOOKS {
-            if self.advance(conn, place).await? {
+            let at = self.shared.clock.now();
+            if DB::advance_cursor(conn, sql, place, at).await? {
                 return Ok(Entered::Run { from: None });
             }
-            match DB::lock_cursor(conn, &self.shared.sql, place.stream).await? {
-                Some(next) if place.sequence > next => {
-                    return Ok(Entered::Park { waiting_for: next });
-                }
-                // Its own row was purged: it was applied (§4.3).
-                Some(next) if place.sequence < next => {
-                    return Ok(Entered::Duplicate {
-                        other_content: false,
-                    });
-                }
-                Some(_) => {}
-                None => {
-                    let at = self.shared.clock.now();
-                    DB::open_cursor(conn, &self.shared.sql, place.stream, start, at).await?;
-                }
+            let Some(cursor) = cursor::lock::<DB>(conn, sql, place.stream, at).await? else {
+                DB::open_cursor(conn, sql, place.stream, start, at).await?;
+                continue;
+            };
+            self.check_generation(place, &cursor)?;
+            if place.sequence == cursor.next {
+                // It is its turn, and a range is next.
+                cursor::pass::<DB>(conn, sql, place.stream, cursor, at).await?;
+                return Ok(Entered::Run { from: None });
             }
+            let waiting_for = cursor.next;
+            if place.sequence > cursor.next
+                && cursor.next_range.is_none_or(|first| place.sequence < first)
+            {
+                return Ok(Entered::Park { waiting_for });
+            }
+            // Also what an operator has skipped while this delivery waited for the cursor (§9).
+            if let Some(range) = DB::range_at(conn, sql, place).await? {
+                return Ok(Entered::Aside {
+                    reason: range.kind.reason(),
+                    from: None,
+                });
+            }
+            return Ok(if place.sequence > cursor.next {
+                Entered::Park { waiting_for }
+            } else {
+                // Its own row was purged: it was applied (§4.3).
+                Entered::Duplicate {
+                    other_content: false,
+                }
+            });
         }
         Err(Stop::Again)
-    }
-
-    async fn advance(&self, conn: &mut DB::Connection, place: &Place<'_>) -> Result<bool, Stop> {
-        let at = self.shared.clock.now();
-        Ok(DB::advance_cursor(conn, &self.shared.sql, place, at).await?)
     }
 }

@@ -92,6 +92,8 @@ impl<DB: Backend> Group<'_, DB> {
                 | Entered::Park { .. }
                 | Entered::Parked { .. }
                 | Entered::SetAside
+                | Entered::Aside { .. }
+                | Entered::Discarded
                 | Entered::PlaceTaken
                 | Entered::Gone => continue,
             };

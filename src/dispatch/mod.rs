@@ -1,21 +1,26 @@
 //! One transaction: begin, enter, lend, call, settle. The only place that commits.
 
 mod adopt;
+mod aside;
 mod bury;
+mod cursor;
 mod defer;
 mod enter;
 mod group;
 mod newer;
 mod open;
+mod own;
 mod put_off;
 mod release;
 mod retry;
 mod room;
 mod settle;
+mod verbs;
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -39,8 +44,10 @@ pub(crate) use adopt::{Adopt, Adopted};
 pub(crate) use bury::Bury;
 pub(crate) use group::Group;
 use open::Open;
+pub(crate) use own::own;
 pub(crate) use release::Release;
 use retry::Tries;
+pub(crate) use verbs::{Change, Discard, Heal, Never, Replay, Reset};
 
 /// Whatever an inner service reports as its error.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -63,6 +70,11 @@ pub(crate) struct Job<'a, DB: Backend> {
     pub(crate) fence: Option<Fence>,
     /// Of a worker's attempt; none with the producer waiting.
     pub(crate) lease: Lease,
+    /// An operator wants it applied whatever its cursor says.
+    pub(crate) out_of_order: bool,
+    /// The generation of its stream, as it was known when the transaction began: the same from the insert to the
+    /// commit, whatever others learn meanwhile.
+    pub(crate) generation: AtomicI64,
     pub(crate) deadline: Instant,
 }
 
@@ -115,8 +127,11 @@ impl<R> Settled<R> {
     }
 }
 
+/// What the dead letter of a handler's own verdict says; its status is beside it.
+const VERDICT: &str = "the handler's verdict on it";
+
 /// Why a transaction did not get to its end.
-enum Stop {
+pub(crate) enum Stop {
     Budget,
     /// Worth a fresh transaction.
     Again,
@@ -164,7 +179,15 @@ enum Entered {
     Parked {
         waiting_for: i64,
     },
+    /// Its place is never waited for, and it is a dead letter already.
     SetAside,
+    /// The same, and it is to become one. `from`: what its row said before; nothing if it is new.
+    Aside {
+        reason: Reason,
+        from: Option<State>,
+    },
+    /// An operator discarded it.
+    Discarded,
     PlaceTaken,
     /// Nothing for a worker to do any more.
     Gone,
@@ -186,6 +209,7 @@ impl<DB: Backend> Job<'_, DB> {
                 source: self.source.name(),
                 correlation_id,
             },
+            generation: self.generation.load(Ordering::Relaxed),
             sequence,
         })
     }
@@ -196,6 +220,7 @@ impl<DB: Backend> Job<'_, DB> {
             fingerprint: &self.envelope.fingerprint,
             event_type: self.envelope.event_type.as_ref().map(|kind| kind.as_str()),
             correlation_id: self.envelope.correlation_id.as_ref().map(|id| id.as_str()),
+            generation: self.place().map_or(0, |place| place.generation),
             sequence: self.place().map(|place| place.sequence),
             version: self.envelope.version,
             at: self.shared.clock.now(),
@@ -239,6 +264,10 @@ impl<DB: Backend> Job<'_, DB> {
     }
 
     async fn once<R>(&self, handler: &mut dyn Run<R>) -> Result<Settled<R>, Stop> {
+        if let Some(place) = self.place() {
+            let generation = self.shared.generations.get(place.stream);
+            self.generation.store(generation, Ordering::Relaxed);
+        }
         let mut open = Open::begin(self.shared, self.deadline).await?;
         self.shared.fail.reached(at::BEGUN).await?;
         let entered = within(self.deadline, self.enter(&mut open)).await?;
@@ -288,7 +317,12 @@ impl<DB: Backend> Job<'_, DB> {
             }
             Entered::SetAside => {
                 open.roll_back(self.deadline).await?;
-                Ok(Settled::failed(Answer::set_aside()))
+                Ok(Settled::answer(End::SetAside, Answer::set_aside()))
+            }
+            Entered::Aside { reason, from } => self.set_aside(open, reason, from).await,
+            Entered::Discarded => {
+                open.roll_back(self.deadline).await?;
+                Ok(Settled::answer(End::Discarded, Answer::discarded()))
             }
             Entered::Gone => {
                 open.roll_back(self.deadline).await?;
@@ -425,11 +459,13 @@ impl<DB: Backend> Job<'_, DB> {
         NewPending {
             key: self.key(),
             correlation_id: event.correlation_id,
+            generation: event.generation,
             sequence: event.sequence,
             reason,
             attempts: i64::from(status.is_some()),
             last_status: status.map(|status| i64::from(status.as_u16())),
             not_before: AT_ONCE,
+            last_error: status.map(|_| VERDICT),
             at: event.at,
             request,
         }

@@ -9,7 +9,7 @@ use http::{Response, StatusCode};
 use tokio::time::timeout_at;
 
 use super::open::Open;
-use super::{BoxFuture, Job, Run, Settled, Stop, is_retryable, within};
+use super::{BoxFuture, Job, Run, Settled, Stop, VERDICT, is_retryable, within};
 use crate::answer::Answer;
 use crate::event::{Delivery, Origin, Outcome, Verdict};
 use crate::fail::at;
@@ -234,6 +234,7 @@ impl<DB: Backend> Job<'_, DB> {
         let Some(stored) = kept else {
             return self.decided_meanwhile(open, response).await;
         };
+        within(self.deadline, self.skip_own_place(open.conn())).await?;
         open.commit(self.deadline).await?;
         if from.is_none() {
             self.stored_one(stored);
@@ -305,7 +306,7 @@ impl<DB: Backend> Job<'_, DB> {
             reason,
             not_before: at,
             status: Some(i64::from(status.as_u16())),
-            error: None,
+            error: Some(VERDICT),
             lease: self.lease,
         };
         let recorded = DB::record_attempt(conn, sql, self.key(), &attempt).await?;

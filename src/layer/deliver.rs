@@ -2,6 +2,7 @@
 //! transaction.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
@@ -22,7 +23,7 @@ use crate::recent::Seen;
 use crate::request;
 use crate::shared::Shared;
 use crate::source::SourceState;
-use crate::store::{Audit, Backend, Fence, Key, Known, Lease, State};
+use crate::store::{Audit, Backend, Fence, Key, Known, Lease, Reason, State};
 use crate::verify::RequestView;
 
 /// A delivery whose signature has been verified and whose envelope has been read.
@@ -226,6 +227,8 @@ impl<DB: Backend> Live<'_, DB> {
                 self.known_as(landing.fingerprint, Answer::superseded())
                     .await
             }
+            End::SetAside => Answer::set_aside(),
+            End::Discarded => Answer::discarded(),
             // A redirect is the handler's own to give, with where to (§3).
             End::Rejected(status) if same && status.is_client_error() => {
                 Answer::same_verdict(status)
@@ -343,6 +346,8 @@ impl<DB: Backend> Live<'_, DB> {
             stored: &stored,
             fence: self.fence,
             lease: Lease::NONE,
+            out_of_order: false,
+            generation: AtomicI64::default(),
             deadline: self.deadline,
         };
         job.run(handler).await
@@ -362,6 +367,8 @@ impl<DB: Backend> Live<'_, DB> {
             Standing::Fenced => return Ok(Some(Settled::answer(End::Fenced, Answer::fenced()))),
             Standing::Applied => (End::Applied, Answer::again(known.kept.clone())),
             Standing::Superseded => (End::Superseded, Answer::superseded()),
+            Standing::SetAside => (End::SetAside, Answer::set_aside()),
+            Standing::Discarded => (End::Discarded, Answer::discarded()),
             Standing::Stored => (End::Stored, Answer::stored()),
             Standing::Waiting(waiting_for) => {
                 (End::Parked { waiting_for }, Answer::parked(waiting_for))
@@ -386,6 +393,13 @@ impl<DB: Backend> Live<'_, DB> {
             (State::Applied, _, _) => Standing::Applied,
             (State::Fenced, _, _) => Standing::Fenced,
             (State::Superseded, _, _) => Standing::Superseded,
+            (State::Discarded, _, _) => Standing::Discarded,
+            _ if known.is_set_aside() => Standing::SetAside,
+            // For operators alone (§5.11): it says what holds it up, or that it is out of the way.
+            (State::Dead, Some(_), Some(next)) if known.reason == Some(Reason::Crash) => {
+                Standing::Waiting(lowest_missing(next))
+            }
+            (State::Dead, None, _) if known.reason == Some(Reason::Crash) => Standing::SetAside,
             (State::Parked, _, _) if self.source.is_deferred() => Standing::Stored,
             (State::Dead, _, _)
                 if self.source.is_deferred()
@@ -442,6 +456,8 @@ enum Standing {
     Superseded,
     /// For a worker.
     Stored,
+    SetAside,
+    Discarded,
     Waiting(u64),
 }
 

@@ -1,6 +1,7 @@
 //! A request that carries several events.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 
 use tokio::time::{Instant, timeout_at};
 
@@ -130,6 +131,8 @@ async fn run<DB: Backend, R>(
             stored,
             fence: arrival.fence,
             lease: Lease::NONE,
+            out_of_order: false,
+            generation: AtomicI64::default(),
             deadline,
         })
         .collect();

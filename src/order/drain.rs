@@ -1,6 +1,7 @@
 //! What is due, one transaction an event: a stream's events in order.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -208,6 +209,9 @@ async fn one<DB: Backend>(
         // It passed the fence when it came, or an operator let it pass.
         fence: None,
         lease,
+        // What waits for no turn is found by its id.
+        out_of_order: matches!(work, Work::Event { .. }),
+        generation: AtomicI64::default(),
         deadline,
     };
     let epoch = shared.recent.epoch();
@@ -449,9 +453,11 @@ async fn judge<DB: Backend>(job: &Job<'_, DB>, head: &Pending, settled: &Settled
     };
     match settled.end {
         End::Applied | End::Superseded => Step::Applied,
+        // Its place is skipped with it: what waited behind it is next.
+        End::Rejected(_) if source.skips_rejected() => Step::Applied,
         // Its dead letter is written: the cursor stays, and so does what waits behind it (§5.10).
         End::Rejected(_) => Step::Ended(Drained::Nothing),
-        End::Parked { .. } | End::Stored | End::Fenced => {
+        End::Parked { .. } | End::Stored | End::Fenced | End::SetAside | End::Discarded => {
             hand_back(job, key).await;
             Step::Ended(Drained::Nothing)
         }

@@ -8,7 +8,8 @@ use tokio::time::Instant;
 
 use super::in_time;
 use super::purge::{self, NotPurged};
-use crate::dispatch::Bury;
+use super::worker::{self, Work};
+use crate::dispatch::{Bury, Heal, own};
 use crate::shared::Shared;
 use crate::source::SourceState;
 use crate::store::{AT_ONCE, Attempt, Backend, Expired, Key, Lease, Reason, Size, Stream};
@@ -96,6 +97,7 @@ async fn expire<DB: Backend>(
     shared: &Arc<Shared<DB>>,
     source: &SourceState,
 ) -> Result<(), sqlx::Error> {
+    heal(shared, source).await?;
     let now = shared.clock.now();
     let mut after = String::new();
     loop {
@@ -147,6 +149,37 @@ async fn expire<DB: Backend>(
             return Ok(());
         }
     }
+}
+
+/// Cursors that version 1 of the crate has put inside of a skipped range: nothing comes there, and what waits behind it
+/// is not found.
+async fn heal<DB: Backend>(
+    shared: &Arc<Shared<DB>>,
+    source: &SourceState,
+) -> Result<(), sqlx::Error> {
+    let strayed = in_time(async {
+        let mut conn = shared.acquire_statements().await?;
+        let strayed = DB::strayed(&mut conn, &shared.sql, source.name(), BATCH).await;
+        conn.done(strayed).await
+    })
+    .await?;
+    for correlation_id in strayed {
+        let stream = Stream {
+            source: source.name(),
+            correlation_id: &correlation_id,
+        };
+        if own(shared, &Heal(stream)).await.is_ok() {
+            let (source, correlation_id) = (source.name_arc(), Arc::from(correlation_id));
+            worker::wake(
+                shared,
+                Work::Stream {
+                    source,
+                    correlation_id,
+                },
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Another process, or the command line, may have deregistered a source, or armed it again.

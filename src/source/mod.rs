@@ -59,6 +59,7 @@ pub struct Source {
     max_in_flight: Option<usize>,
     keep_headers: Vec<HeaderName>,
     keep_rejected: bool,
+    skip_rejected: bool,
     allow_gone: bool,
     store_answers: bool,
     answer_limit: usize,
@@ -142,6 +143,7 @@ impl Source {
             max_in_flight: None,
             keep_headers: Vec::new(),
             keep_rejected: true,
+            skip_rejected: false,
             allow_gone: false,
             unfenced: false,
             elements: None,
@@ -252,6 +254,14 @@ impl Source {
     /// Whether a handler's terminal verdict (4xx, 3xx) is kept as a dead letter, with its request. Default: yes.
     pub fn keep_rejected(mut self, keep: bool) -> Self {
         self.keep_rejected = keep;
+        self
+    }
+
+    /// Whether a terminal verdict on a sequence skips that sequence by itself, in the same transaction, so that its
+    /// successors go on without it (§5.10). Its dead letter is kept; an operator can replay it out of its order only.
+    /// Default: no, the stream waits until the event is replayed, skipped, discarded or delivered again.
+    pub fn skip_rejected(mut self, skip: bool) -> Self {
+        self.skip_rejected = skip;
         self
     }
 

@@ -95,6 +95,13 @@ impl SourceState {
                 "a version is one of some entity: give the mapping a correlation id".into(),
             );
         }
+        if source.skip_rejected && !source.keep_rejected {
+            return refuse(
+                "a sequence is skipped together with the dead letter that holds it: leave `.keep_rejected(true)`, or \
+                 take `.skip_rejected(true)` out"
+                    .into(),
+            );
+        }
         if !(0..=1).contains(&source.mapping.first_sequence()) {
             return refuse("the first sequence must be 0 or 1".into());
         }
@@ -282,6 +289,10 @@ impl SourceState {
 
     pub(crate) fn keeps_rejected(&self) -> bool {
         self.source.keep_rejected
+    }
+
+    pub(crate) fn skips_rejected(&self) -> bool {
+        self.source.skip_rejected
     }
 
     /// The largest body of an answer that is kept for duplicates; nothing if none is.

@@ -6,6 +6,7 @@
 //!
 //! [`Backend`] is sealed and its methods are no API: they change without notice.
 
+mod letters;
 mod migrate;
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -32,6 +33,7 @@ use crate::error::BuildError;
 use crate::kept::Kept;
 pub(crate) use sql::Sql;
 pub(crate) use types::*;
+pub use types::{Range, RangeKind, Reason, State};
 
 pub(crate) mod sealed {
     pub trait Sealed {}
@@ -251,15 +253,6 @@ pub trait Backend: Database + sealed::Sealed {
         start: Start,
         at: Timestamp,
     ) -> impl Future<Output = Result<bool>> + Send;
-    /// All that is lower than `place` came before the stream's start.
-    #[doc(hidden)]
-    fn insert_before_start(
-        conn: &mut Self::Connection,
-        sql: &Sql,
-        place: &Place<'_>,
-        generation: i64,
-        at: Timestamp,
-    ) -> impl Future<Output = Result<()>> + Send;
     /// Streams that may begin now, after `after` in (source, correlation id) order.
     #[doc(hidden)]
     fn settled_streams(
@@ -274,14 +267,7 @@ pub trait Backend: Database + sealed::Sealed {
         conn: &mut Self::Connection,
         sql: &Sql,
         stream: Stream<'_>,
-    ) -> impl Future<Output = Result<Option<i64>>> + Send;
-    /// As [`Self::lock_cursor`], without the lock: nothing that a handler's transaction may rest on.
-    #[doc(hidden)]
-    fn peek_cursor(
-        conn: &mut Self::Connection,
-        sql: &Sql,
-        stream: Stream<'_>,
-    ) -> impl Future<Output = Result<Option<i64>>> + Send;
+    ) -> impl Future<Output = Result<Option<Cursor>>> + Send;
     #[doc(hidden)]
     fn insert_pending(
         conn: &mut Self::Connection,
@@ -388,12 +374,14 @@ pub trait Backend: Database + sealed::Sealed {
         sql: &Sql,
         key: Key<'_>,
     ) -> impl Future<Output = Result<Option<Pending>>> + Send;
-    /// Makes a stored event one that a worker applies.
+    /// Makes a stored event one that a worker applies; false if its body was not kept.
     #[doc(hidden)]
     fn release_pending(
         conn: &mut Self::Connection,
         sql: &Sql,
         key: Key<'_>,
+        out_of_order: bool,
+        at: Timestamp,
     ) -> impl Future<Output = Result<bool>> + Send;
     /// Gives a stored event the body that it was stored without.
     #[doc(hidden)]
@@ -577,6 +565,103 @@ pub trait Backend: Database + sealed::Sealed {
     ) -> impl Future<Output = Result<()>> + Send {
         async { Ok(()) }
     }
+    /// Puts a cursor that is locked somewhere else.
+    #[doc(hidden)]
+    fn move_cursor(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        to: Cursor,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Of a stream that begins again: no version is applied, and nothing settles.
+    #[doc(hidden)]
+    fn renew_cursor(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// The range that a place lies in. Under the cursor's lock, like all that ranges are about.
+    #[doc(hidden)]
+    fn range_at(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        place: &Place<'_>,
+    ) -> impl Future<Output = Result<Option<Range>>> + Send;
+    /// Ranges that begin after a place.
+    #[doc(hidden)]
+    fn ranges_after(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        place: &Place<'_>,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<Range>>> + Send;
+    #[doc(hidden)]
+    fn insert_range(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        generation: i64,
+        range: Range,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Makes dead letters of what waits or is dead in places that are never waited for. How many there were.
+    #[doc(hidden)]
+    fn set_aside(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        generation: i64,
+        range: Range,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<u64>> + Send;
+    /// Streams of a source whose cursor stands in a range.
+    #[doc(hidden)]
+    fn strayed(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<String>>> + Send;
+    /// Frees its place. False if it is applied, superseded or discarded.
+    #[doc(hidden)]
+    fn discard_event(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// Where a stream stands, without a lock.
+    #[doc(hidden)]
+    fn cursor(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+    ) -> impl Future<Output = Result<Option<Cursor>>> + Send;
+    /// Stored events after `after` in (source, event id) order.
+    #[doc(hidden)]
+    fn letters(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        filter: &LetterFilter<'_>,
+        after: Key<'_>,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<FoundLetter>>> + Send;
+    /// One event, applied or not, with its request if that is kept.
+    #[doc(hidden)]
+    fn story(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+    ) -> impl Future<Output = Result<Option<(LetterRow, Option<StoredRequest>)>>> + Send;
+    /// Stored events of the same stream, nearest first: below the place, and above it.
+    #[doc(hidden)]
+    fn neighbours(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        place: &Place<'_>,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<(String, i64, Option<Reason>)>>> + Send;
     /// One plain statement.
     #[doc(hidden)]
     fn run(

@@ -11,6 +11,7 @@ use sqlx::mysql::{MySqlConnection, MySqlDatabaseError};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, MySql, Pool, Row, SqlSafeStr};
 use tokio::time::Instant;
 
+use super::letters::{letter_row, statements_for_operators};
 use super::migrate::{self, Version};
 use super::queries::{inserted, page_key, pending_row, required, statements_of_backend, text};
 use super::sql::{DeleteBatch, Dialect, UpdateClaimed};
@@ -58,6 +59,7 @@ pub struct MySqlSettings {
 pub struct MySqlDeadline(u64);
 
 pending_row!(sqlx::mysql::MySqlRow);
+letter_row!(sqlx::mysql::MySqlRow);
 
 impl sealed::Sealed for MySql {}
 
@@ -241,6 +243,7 @@ impl Backend for MySql {
     fn disarm(_: &MySqlDeadline) {}
 
     statements_of_backend!();
+    statements_for_operators!();
 }
 
 /// Server variables that exist, by name. `names`: a list of literals of ours.

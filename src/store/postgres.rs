@@ -9,6 +9,7 @@ use sqlx::postgres::{PgConnection, PgListener, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Pool, Postgres, Row, SqlSafeStr};
 use tokio::time::Instant;
 
+use super::letters::{letter_row, statements_for_operators};
 use super::migrate::{self, Version};
 use super::queries::{inserted, page_key, pending_row, required, statements_of_backend, text};
 use super::sql::{DeleteBatch, Dialect, UpdateClaimed};
@@ -64,6 +65,7 @@ pub struct PostgresSettings {
 }
 
 pending_row!(sqlx::postgres::PgRow);
+letter_row!(sqlx::postgres::PgRow);
 
 impl sealed::Sealed for Postgres {}
 
@@ -307,6 +309,7 @@ impl Backend for Postgres {
     }
 
     statements_of_backend!();
+    statements_for_operators!();
 }
 
 /// Of an inbox: its schema and prefix. Other inboxes of the same database do not hear it.

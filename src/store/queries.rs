@@ -44,7 +44,8 @@ macro_rules! statements_of_backend {
                     next_sequence: row.try_get(5)?,
                     has_yielded: text(&row, 6)?.is_some(),
                     version: row.try_get(7)?,
-                    kept: if kept { kept_answer(&row, 8)? } else { None },
+                    generation: row.try_get(8)?,
+                    kept: if kept { kept_answer(&row, 9)? } else { None },
                 })
             })
             .transpose()
@@ -72,6 +73,7 @@ macro_rules! statements_of_backend {
                 has_yielded: text(&row, 4)?.is_some(),
                 kept: None,
                 version: row.try_get(5)?,
+                generation: row.try_get(6)?,
             };
             if known.state == State::Dead {
                 let row = sqlx::query(sql.pending_reason.clone())
@@ -101,6 +103,7 @@ macro_rules! statements_of_backend {
                 .bind(event.fingerprint)
                 .bind(event.event_type)
                 .bind(event.correlation_id)
+                .bind(event.generation)
                 .bind(event.sequence)
                 .bind(event.sequence)
                 .bind(event.version)
@@ -140,6 +143,7 @@ macro_rules! statements_of_backend {
                 .persistent(sql.named)
                 .bind(place.stream.source)
                 .bind(place.stream.correlation_id)
+                .bind(place.generation)
                 .bind(place.sequence)
                 .fetch_optional(conn)
                 .await?;
@@ -180,7 +184,9 @@ macro_rules! statements_of_backend {
                 .bind(at.as_micros())
                 .bind(place.stream.source)
                 .bind(place.stream.correlation_id)
+                .bind(place.generation)
                 .bind(place.sequence)
+                .bind(place.sequence + 1)
                 .execute(conn)
                 .await?;
             Ok(done.rows_affected() == 1)
@@ -236,28 +242,14 @@ macro_rules! statements_of_backend {
             conn: &mut Self::Connection,
             sql: &Sql,
             stream: Stream<'_>,
-        ) -> Result<Option<i64>> {
+        ) -> Result<Option<Cursor>> {
             let row = sqlx::query(sql.lock_cursor.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
                 .bind(stream.correlation_id)
                 .fetch_optional(conn)
                 .await?;
-            row.map(|row| row.try_get(0)).transpose()
-        }
-
-        async fn peek_cursor(
-            conn: &mut Self::Connection,
-            sql: &Sql,
-            stream: Stream<'_>,
-        ) -> Result<Option<i64>> {
-            let row = sqlx::query(sql.peek_cursor.clone())
-                .persistent(sql.named)
-                .bind(stream.source)
-                .bind(stream.correlation_id)
-                .fetch_optional(conn)
-                .await?;
-            row.map(|row| row.try_get(0)).transpose()
+            row.map(|row| cursor(&row)).transpose()
         }
 
         async fn touch_settling(
@@ -333,25 +325,6 @@ macro_rules! statements_of_backend {
             Ok(done.rows_affected() == 1)
         }
 
-        async fn insert_before_start(
-            conn: &mut Self::Connection,
-            sql: &Sql,
-            place: &Place<'_>,
-            generation: i64,
-            at: Timestamp,
-        ) -> Result<()> {
-            sqlx::query(sql.insert_before_start.clone())
-                .persistent(sql.named)
-                .bind(place.stream.source)
-                .bind(place.stream.correlation_id)
-                .bind(generation)
-                .bind(place.sequence - 1)
-                .bind(at.as_micros())
-                .execute(conn)
-                .await?;
-            Ok(())
-        }
-
         async fn settled_streams(
             conn: &mut Self::Connection,
             sql: &Sql,
@@ -382,12 +355,14 @@ macro_rules! statements_of_backend {
                 .bind(pending.key.source)
                 .bind(pending.key.event_id)
                 .bind(pending.correlation_id)
+                .bind(pending.generation)
                 .bind(pending.sequence)
                 .bind(pending.reason.map(|reason| reason as i64))
                 .bind(pending.attempts)
                 .bind(pending.not_before.as_micros())
                 .bind(pending.at.as_micros())
                 .bind(pending.last_status)
+                .bind(pending.last_error)
                 .bind(request.bytes())
                 .bind(&*request.method)
                 .bind(&*request.uri)
@@ -537,10 +512,12 @@ macro_rules! statements_of_backend {
             key: Key<'_>,
             attempt: &Attempt<'_>,
         ) -> Result<bool> {
-            // The handler never ran for what was given up for a gap, or held by the fence; and an attempt under a lease was
-            // counted when it began.
-            let ran = !matches!(attempt.reason, Some(Reason::Gap | Reason::Fenced))
-                && attempt.lease == Lease::NONE;
+            // The handler never ran for what was given up for a gap, set aside, or held by the fence; and an attempt under a
+            // lease was counted when it began.
+            let ran = !matches!(
+                attempt.reason,
+                Some(Reason::Gap | Reason::Skipped | Reason::BeforeStart | Reason::Fenced)
+            ) && attempt.lease == Lease::NONE;
             let done = sqlx::query(sql.record_attempt.clone())
                 .persistent(sql.named)
                 .bind(i64::from(ran))
@@ -562,7 +539,7 @@ macro_rules! statements_of_backend {
                 .persistent(sql.named)
                 .bind(entry.at.as_micros())
                 .bind(entry.key.source)
-                .bind(entry.key.event_id)
+                .bind((!entry.key.event_id.is_empty()).then_some(entry.key.event_id))
                 .bind(entry.action)
                 .bind(entry.actor)
                 .bind(entry.detail)
@@ -641,10 +618,14 @@ macro_rules! statements_of_backend {
             conn: &mut Self::Connection,
             sql: &Sql,
             key: Key<'_>,
+            out_of_order: bool,
+            at: Timestamp,
         ) -> Result<bool> {
             let done = sqlx::query(sql.release.clone())
                 .persistent(sql.named)
                 .bind(AT_ONCE.as_micros())
+                .bind(at.as_micros())
+                .bind(i64::from(out_of_order))
                 .bind(key.source)
                 .bind(key.event_id)
                 .execute(conn)
@@ -1072,7 +1053,7 @@ macro_rules! statements_of_backend {
 
 pub(crate) use statements_of_backend;
 
-/// A row of `due_head` and `due_event`. A macro's, since what a driver's row decodes to cannot be said in general.
+/// Rows that several statements have. A macro's, since what a driver's row decodes to cannot be said in general.
 macro_rules! pending_row {
     ($row:ty) => {
         /// Three columns from `at` on, as the statements with answers have them.
@@ -1089,6 +1070,16 @@ macro_rules! pending_row {
             })))
         }
 
+        /// Of `lock_cursor` and `cursor`.
+        fn cursor(row: &$row) -> Result<Cursor> {
+            Ok(Cursor {
+                next: row.try_get(0)?,
+                generation: row.try_get(1)?,
+                next_range: row.try_get(2)?,
+            })
+        }
+
+        /// Of `due_head` and `due_event`.
         fn pending(row: &$row) -> Result<Pending> {
             Ok(Pending {
                 event_id: required(text(row, 0)?)?,

@@ -101,13 +101,14 @@ macro_rules! purge {
 statements! {
     // Outside any transaction: all that is known, in one statement.
     known = "SELECT CAST(e.state AS {bigint}), e.fingerprint, e.correlation_id, e.sequence,
-            CAST(p.reason AS {bigint}), c.next_sequence, e.yielded_to, e.version
+            CAST(p.reason AS {bigint}), c.next_sequence, e.yielded_to, e.version, CAST(e.generation AS {bigint})
         FROM {p}event e
         LEFT JOIN {p}pending p ON p.source = e.source AND p.event_id = e.event_id
         LEFT JOIN {p}cursor c ON c.source = e.source AND c.correlation_id = e.correlation_id
+            AND c.generation = e.generation
         WHERE e.source = ? AND e.event_id = ?";
     known_kept = "SELECT CAST(e.state AS {bigint}), e.fingerprint, e.correlation_id, e.sequence,
-            CAST(p.reason AS {bigint}), c.next_sequence, e.yielded_to, e.version,
+            CAST(p.reason AS {bigint}), c.next_sequence, e.yielded_to, e.version, CAST(e.generation AS {bigint}),
             CAST(a.status AS {bigint}), a.headers, a.body
         FROM {p}event e
         LEFT JOIN {p}pending p ON p.source = e.source AND p.event_id = e.event_id
@@ -123,24 +124,30 @@ statements! {
             ORDER BY at LIMIT ?{skip_locked}) AS batch{batch_of_answers}";
     // Inside one: the event's row is locked first. A plain SELECT here would fix MySQL's snapshot before the cursor is
     // locked, and the handler would read its predecessor's old values (§4.7).
-    lock_event = "SELECT CAST(state AS {bigint}), fingerprint, correlation_id, sequence, yielded_to, version FROM {p}event
+    lock_event = "SELECT CAST(state AS {bigint}), fingerprint, correlation_id, sequence, yielded_to, version,
+            CAST(generation AS {bigint})
+        FROM {p}event
         WHERE source = ? AND event_id = ?{for_update}";
     pending_reason = "SELECT CAST(reason AS {bigint}) FROM {p}pending
         WHERE source = ? AND event_id = ?{for_update}";
     insert_event = "INSERT INTO {p}event
-        (source, event_id, state, fingerprint, event_type, correlation_id, sequence, slot, version, received_at, decided_at)
+        (source, event_id, state, fingerprint, event_type, correlation_id, generation, sequence, slot, version,
+         received_at, decided_at)
         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?){on_conflict}";
     swap_state = "UPDATE {p}event SET state = ?, decided_at = ?
         WHERE source = ? AND event_id = ? AND state = ?";
     slot_holder = "SELECT event_id, CAST(state AS {bigint}) FROM {p}event
-        WHERE source = ? AND correlation_id = ? AND generation = 0 AND slot = ?{for_update}";
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND slot = ?{for_update}";
     yield_slot = "UPDATE {p}event SET slot = NULL, yielded_to = ?
         WHERE source = ? AND event_id = ? AND state = 3";
     advance_cursor = "UPDATE {p}cursor SET next_sequence = ?, updated_at = ?
-        WHERE source = ? AND correlation_id = ? AND next_sequence = ?";
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND next_sequence = ?
+            AND (next_range IS NULL OR next_range > ?)";
     open_cursor = "INSERT INTO {p}cursor (source, correlation_id, next_sequence, settles_at, updated_at)
         VALUES (?, ?, ?, ?, ?){on_conflict}";
-    lock_cursor = "SELECT next_sequence FROM {p}cursor
+    move_cursor = "UPDATE {p}cursor SET generation = ?, next_sequence = ?, next_range = ?, updated_at = ?
+        WHERE source = ? AND correlation_id = ?";
+    lock_cursor = "SELECT next_sequence, CAST(generation AS {bigint}), next_range FROM {p}cursor
         WHERE source = ? AND correlation_id = ?{for_update}";
     // A stream that adopts its first sequence. The write is for whoever waits for the lock at an isolation level that would
     // not show what was parked under it: he is to fail and look again.
@@ -152,9 +159,6 @@ statements! {
         WHERE source = ? AND correlation_id = ? AND generation = ? AND (reason IS NULL OR reason = 1)";
     settle_cursor = "UPDATE {p}cursor SET next_sequence = ?, settles_at = ?, updated_at = ?
         WHERE source = ? AND correlation_id = ? AND next_sequence = -1";
-    insert_before_start = "INSERT INTO {p}range
-        (source, correlation_id, generation, first_sequence, last_sequence, kind, at)
-        VALUES (?, ?, ?, 0, ?, 3, ?)";
     settled_streams = "SELECT source, correlation_id FROM {p}cursor
         WHERE settles_at <= ? AND (source > ? OR (source = ? AND correlation_id > ?))
         ORDER BY source, correlation_id LIMIT ?";
@@ -165,11 +169,10 @@ statements! {
     // The second version is NULL where an equal one is not newer.
     raise_version = "UPDATE {p}cursor SET version = ?, updated_at = ?
         WHERE source = ? AND correlation_id = ? AND (version IS NULL OR version < ? OR version = ?)";
-    peek_cursor = "SELECT next_sequence FROM {p}cursor WHERE source = ? AND correlation_id = ?";
     insert_pending = "INSERT INTO {p}pending
-        (source, event_id, correlation_id, sequence, reason, attempts, not_before, parked_at, last_status,
-         bytes, method, uri, headers, body)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+        (source, event_id, correlation_id, generation, sequence, reason, attempts, not_before, parked_at,
+         last_status, last_error, bytes, method, uri, headers, body)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     // A lease of 0 is no lease, and demands none: a delivery that its producer sent again needs nobody's.
     delete_pending = "DELETE FROM {p}pending WHERE source = ? AND event_id = ? AND (? = 0 OR lease_token = ?)";
     record_attempt = "UPDATE {p}pending
@@ -199,7 +202,8 @@ statements! {
     beats = "SELECT owner, beat FROM {p}worker";
     retire = "DELETE FROM {p}worker WHERE owner = ? OR beat_at < ?";
     // Over the bound on parking the body is not kept; a handler must not be run without it.
-    release = "UPDATE {p}pending SET reason = NULL, not_before = ?, attempts = 0
+    release = "UPDATE {p}pending
+        SET reason = NULL, not_before = ?, attempts = 0, unfinished = 0, parked_at = ?, out_of_order = ?
         WHERE source = ? AND event_id = ? AND LENGTH(body) > 0";
     // Over the bound on parking the body was not kept, and whoever sends the event again brings it.
     keep_body = "UPDATE {p}pending SET body = ?, bytes = ?
@@ -226,13 +230,13 @@ statements! {
     due_streams = "SELECT p.source, p.correlation_id
         FROM {p}pending p
         JOIN {p}cursor c ON c.source = p.source AND c.correlation_id = p.correlation_id
-            AND c.next_sequence = p.sequence
+            AND c.generation = p.generation AND c.next_sequence = p.sequence
         WHERE (p.reason IS NULL OR p.reason = 1) AND p.not_before <= ?
             AND (p.source > ? OR (p.source = ? AND p.correlation_id > ?))
         ORDER BY p.source, p.correlation_id LIMIT ?";
-    // What has no place in a stream and waits all the same: it was released by an operator.
+    // What waits for no turn: it has no place in a stream, or an operator wants it applied out of its order.
     due_events = "SELECT source, event_id FROM {p}pending
-        WHERE sequence IS NULL AND reason IS NULL AND not_before <= ?
+        WHERE (sequence IS NULL OR out_of_order = 1) AND reason IS NULL AND not_before <= ?
             AND (source > ? OR (source = ? AND event_id > ?))
         ORDER BY source, event_id LIMIT ?";
     due_event = "SELECT p.event_id, e.event_type, e.fingerprint, p.correlation_id, p.sequence, CAST(p.reason AS {bigint}),
@@ -240,7 +244,8 @@ statements! {
             p.lease_token, p.lease_owner, p.lease_until, CAST(p.unfinished AS {bigint})
         FROM {p}pending p
         JOIN {p}event e ON e.source = p.source AND e.event_id = p.event_id
-        WHERE p.source = ? AND p.event_id = ? AND p.sequence IS NULL AND p.reason IS NULL";
+        WHERE p.source = ? AND p.event_id = ?
+            AND (p.sequence IS NULL OR p.out_of_order = 1) AND p.reason IS NULL";
     due_head = "SELECT p.event_id, e.event_type, e.fingerprint, p.correlation_id, p.sequence, CAST(p.reason AS {bigint}),
             CAST(p.attempts AS {bigint}), p.not_before,
             p.parked_at, p.method, p.uri, p.headers, p.body, e.version,
@@ -255,7 +260,7 @@ statements! {
     expired = "SELECT p.event_id, p.correlation_id, p.sequence
         FROM {p}pending p
         WHERE p.source = ? AND p.event_id > ? AND p.reason IS NULL AND p.parked_at <= ?
-            AND p.correlation_id IS NOT NULL AND p.sequence IS NOT NULL
+            AND p.correlation_id IS NOT NULL AND p.sequence IS NOT NULL AND p.out_of_order = 0
             AND NOT EXISTS (SELECT 1 FROM {p}cursor c
                 JOIN {p}pending h ON h.source = c.source AND h.correlation_id = c.correlation_id
                     AND h.generation = c.generation AND h.sequence = c.next_sequence AND h.reason IS NULL
@@ -297,8 +302,63 @@ statements! {
     ensure_guard = "INSERT INTO {p}guard (entity, version, updated_at) VALUES (?, ?, ?){or_leave_guard}";
     guard_at = "UPDATE {p}guard SET version = ?, updated_at = ? WHERE entity = ? AND version = ?";
     guard_above = "UPDATE {p}guard SET version = ?, updated_at = ? WHERE entity = ? AND version < ?";
+    // The range that a sequence may lie in: the one that begins last before it, since ranges do not overlap.
+    range_at = "SELECT first_sequence, last_sequence, CAST(kind AS {bigint}) FROM {p}range
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND first_sequence <= ?
+        ORDER BY first_sequence DESC LIMIT 1";
+    ranges_after = "SELECT first_sequence, last_sequence, CAST(kind AS {bigint}) FROM {p}range
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND first_sequence > ?
+        ORDER BY first_sequence LIMIT ?";
+    insert_range = "INSERT INTO {p}range
+        (source, correlation_id, generation, first_sequence, last_sequence, kind, at)
+        VALUES (?, ?, ?, ?, ?, ?, ?)";
+    // Cursors inside of a range: version 1 of the crate does not jump. Nothing of a stream comes before its start (3).
+    strayed = "SELECT c.source, c.correlation_id
+        FROM {p}range r
+        JOIN {p}cursor c ON c.source = r.source AND c.correlation_id = r.correlation_id
+            AND c.generation = r.generation AND c.next_sequence BETWEEN r.first_sequence AND r.last_sequence
+        WHERE r.source = ? AND r.kind <> 3 LIMIT ?";
+    aside_events = "UPDATE {p}event SET state = 3, decided_at = ?
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND slot BETWEEN ? AND ? AND state = 2";
+    // What is dead already gets the operator's reason; its last status and error stay.
+    aside_pending = "UPDATE {p}pending SET reason = ?, out_of_order = 0
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND sequence BETWEEN ? AND ?
+            AND (reason IS NULL OR reason IN (1, 2, 3, 4))";
+    discard_event = "UPDATE {p}event SET state = 6, slot = NULL, decided_at = ?
+        WHERE source = ? AND event_id = ? AND state IN (2, 3, 4)";
+    renew_cursor = "UPDATE {p}cursor SET version = NULL, settles_at = NULL
+        WHERE source = ? AND correlation_id = ?";
+    // For operators, outside any transaction.
+    cursor = "SELECT next_sequence, CAST(generation AS {bigint}), next_range FROM {p}cursor
+        WHERE source = ? AND correlation_id = ?";
+    // A flag before each value says whether any will do; 0 stands for parked among the reasons.
+    letters = "SELECT p.source, p.event_id, {letter}
+        FROM {p}pending p
+        JOIN {p}event e ON e.source = p.source AND e.event_id = p.event_id
+        WHERE (p.source > ? OR (p.source = ? AND p.event_id > ?))
+            AND (? = 1 OR p.source = ?) AND (? = 1 OR e.event_type = ?) AND (? = 1 OR p.correlation_id = ?)
+            AND e.decided_at >= ? AND e.decided_at <= ?
+            AND COALESCE(p.reason, 0) IN (?, ?, ?, ?, ?, ?, ?, ?)
+        ORDER BY p.source, p.event_id LIMIT ?";
+    story = "SELECT e.source, e.event_id, {letter}, p.method, p.uri, p.headers, p.body
+        FROM {p}event e
+        LEFT JOIN {p}pending p ON p.source = e.source AND p.event_id = e.event_id
+        WHERE e.source = ? AND e.event_id = ?";
+    below = "SELECT event_id, sequence, CAST(reason AS {bigint}) FROM {p}pending
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND sequence < ?
+        ORDER BY sequence DESC LIMIT ?";
+    above = "SELECT event_id, sequence, CAST(reason AS {bigint}) FROM {p}pending
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND sequence > ?
+        ORDER BY sequence LIMIT ?";
     ping = "SELECT 1 FROM {p}cursor WHERE source = '' AND correlation_id = ''";
 }
+
+/// What is told of a stored event.
+const LETTER: &str =
+    "CAST(e.state AS {bigint}), CAST(p.reason AS {bigint}), e.event_type, e.correlation_id,
+            CAST(e.generation AS {bigint}), e.sequence, e.yielded_to, e.received_at, e.decided_at,
+            CAST(p.attempts AS {bigint}), CAST(p.last_status AS {bigint}), p.last_error, p.tried_at,
+            CAST(LENGTH(p.body) AS {bigint}), CAST(p.out_of_order AS {bigint})";
 
 fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
     let batch = &dialect.delete_batch;
@@ -333,6 +393,7 @@ fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
         .replace("{claim_between}", dialect.update_claimed.between)
         .replace("{claim_behind}", dialect.update_claimed.behind)
         .replace("{now}", dialect.now)
+        .replace("{letter}", LETTER)
         .replace("{p}", prefix)
         .replace("{on_conflict}", dialect.on_conflict)
         .replace(

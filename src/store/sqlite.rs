@@ -15,6 +15,7 @@ use sqlx::sqlite::{
 use sqlx::{Pool, Row, Sqlite};
 use tokio::time::Instant;
 
+use super::letters::{letter_row, statements_for_operators};
 use super::migrate::{self, Version};
 use super::queries::{inserted, page_key, pending_row, required, statements_of_backend, text};
 use super::sql::{DeleteBatch, Dialect, UpdateClaimed};
@@ -102,6 +103,7 @@ pub struct SqliteDeadline {
 }
 
 pending_row!(sqlx::sqlite::SqliteRow);
+letter_row!(sqlx::sqlite::SqliteRow);
 
 impl sealed::Sealed for Sqlite {}
 
@@ -222,6 +224,7 @@ impl Backend for Sqlite {
     }
 
     statements_of_backend!();
+    statements_for_operators!();
 }
 
 /// A database in memory exists once per connection, and only as long as that connection.

@@ -29,6 +29,8 @@ pub struct Stream<'a> {
 #[doc(hidden)]
 pub struct Place<'a> {
     pub stream: Stream<'a>,
+    /// Of the stream: a reset begins another one, whose places are others (§5.15).
+    pub generation: i64,
     pub sequence: i64,
 }
 
@@ -63,12 +65,69 @@ pub struct Settling {
     pub generation: i64,
 }
 
-/// What an event's row says. The numbers are what the column holds and never change their meaning.
+/// Where a stream stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
+pub struct Cursor {
+    pub next: i64,
+    pub generation: i64,
+    /// Where the lowest range ahead begins, if there is one.
+    pub next_range: Option<i64>,
+}
+
+/// Sequences of a stream that are never waited for, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Range {
+    /// The lowest one.
+    pub first: i64,
+    /// The highest one.
+    pub last: i64,
+    /// Why they are not.
+    pub kind: RangeKind,
+}
+
+/// Why a range of sequences is never waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RangeKind {
+    /// An operator skipped it, or discarded the event that had the place.
+    Skipped = 1,
+    /// An operator moved the cursor over it.
+    FastForward = 2,
+    /// It is lower than the sequence that the stream began with.
+    BeforeStart = 3,
+}
+
+impl RangeKind {
+    pub(crate) fn from_column(value: i64) -> Result<Self, sqlx::Error> {
+        match value {
+            1 => Ok(Self::Skipped),
+            2 => Ok(Self::FastForward),
+            3 => Ok(Self::BeforeStart),
+            other => Err(unknown("kind", other)),
+        }
+    }
+
+    /// What a dead letter in such a range has as its reason.
+    pub(crate) fn reason(self) -> Reason {
+        match self {
+            Self::Skipped | Self::FastForward => Reason::Skipped,
+            Self::BeforeStart => Reason::BeforeStart,
+        }
+    }
+}
+
+/// What an event's row says.
+// The numbers are what the column holds and never change their meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum State {
+    /// Its handler's transaction has committed.
     Applied = 1,
+    /// It waits for its turn, or for a worker.
     Parked = 2,
+    /// A dead letter: it is not tried again by itself, unless its reason is a gap that fills.
     Dead = 3,
     /// Signed under another id before (§6.7): kept with its request, never handed over unless an operator releases it.
     Fenced = 4,
@@ -94,7 +153,7 @@ impl State {
 
 /// Why a stored event will not be tried again by itself (§1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[doc(hidden)]
+#[non_exhaustive]
 pub enum Reason {
     /// A lower sequence did not come within the recovery window.
     Gap = 1,
@@ -127,8 +186,8 @@ impl Reason {
         }
     }
 
-    /// The contract's word for it.
-    pub(crate) fn as_str(self) -> &'static str {
+    /// The contract's word for it, as the metrics have it: `gap`, `handler`, `rejected`, …
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Gap => "gap",
             Self::Handler => "handler",
@@ -155,6 +214,7 @@ pub struct NewEvent<'a> {
     pub fingerprint: &'a [u8],
     pub event_type: Option<&'a str>,
     pub correlation_id: Option<&'a str>,
+    pub generation: i64,
     pub sequence: Option<i64>,
     pub version: Option<i64>,
     pub at: Timestamp,
@@ -168,8 +228,9 @@ pub struct Known {
     pub reason: Option<Reason>,
     pub fingerprint: Vec<u8>,
     pub correlation_id: Option<String>,
+    pub generation: i64,
     pub sequence: Option<i64>,
-    /// The cursor of its stream.
+    /// The cursor of its stream, if that is of the same generation still.
     pub next_sequence: Option<i64>,
     /// Another event id has its place in the stream now.
     pub has_yielded: bool,
@@ -186,8 +247,17 @@ impl Known {
             source,
             correlation_id: self.correlation_id.as_deref()?,
         };
-        let sequence = self.sequence?;
-        Some(Place { stream, sequence })
+        Some(Place {
+            stream,
+            generation: self.generation,
+            sequence: self.sequence?,
+        })
+    }
+
+    /// Whether it is a dead letter since its place is never waited for.
+    pub(crate) fn is_set_aside(&self) -> bool {
+        self.state == State::Dead
+            && matches!(self.reason, Some(Reason::Skipped | Reason::BeforeStart))
     }
 
     /// Whether a worker applies it by itself when its turn comes.
@@ -237,16 +307,19 @@ impl StoredRequest {
 pub struct NewPending<'a> {
     pub key: Key<'a>,
     pub correlation_id: Option<&'a str>,
+    pub generation: i64,
     pub sequence: Option<i64>,
     pub reason: Option<Reason>,
     pub attempts: i64,
     pub last_status: Option<i64>,
     pub not_before: Timestamp,
+    pub last_error: Option<&'a str>,
     pub at: Timestamp,
     pub request: &'a StoredRequest,
 }
 
 /// One more attempt that did not apply.
+#[derive(Clone, Copy)]
 #[doc(hidden)]
 pub struct Attempt<'a> {
     /// NULL: parked still.
@@ -398,7 +471,47 @@ impl Size {
     }
 }
 
-/// A line of the audit table.
+/// What is told of a stored event.
+#[doc(hidden)]
+pub struct LetterRow {
+    pub state: State,
+    pub reason: Option<Reason>,
+    pub event_type: Option<String>,
+    pub correlation_id: Option<String>,
+    pub generation: i64,
+    pub sequence: Option<i64>,
+    pub yielded_to: Option<String>,
+    pub received_at: Timestamp,
+    pub decided_at: Timestamp,
+    /// Of the pending row, from here on, if there is one.
+    pub attempts: Option<i64>,
+    pub last_status: Option<i64>,
+    pub last_error: Option<String>,
+    pub tried_at: Option<Timestamp>,
+    pub body_bytes: Option<i64>,
+    pub out_of_order: Option<i64>,
+}
+
+/// Which stored events; nothing: any.
+#[doc(hidden)]
+pub struct LetterFilter<'a> {
+    pub source: Option<&'a str>,
+    pub event_type: Option<&'a str>,
+    pub correlation_id: Option<&'a str>,
+    pub since: Timestamp,
+    pub until: Timestamp,
+    /// Numbers of reasons; 0: parked; what is left over is -1.
+    pub reasons: [i64; 8],
+}
+
+/// A row's key and what it says; each may be unreadable by itself.
+#[doc(hidden)]
+pub(crate) type FoundLetter = (
+    Result<(String, String), sqlx::Error>,
+    Result<LetterRow, sqlx::Error>,
+);
+
+/// A line of the audit table. One about a whole stream has an empty event id here, and none in the table.
 #[doc(hidden)]
 pub struct Audit<'a> {
     pub at: Timestamp,

@@ -8,9 +8,10 @@ use axum::response::IntoResponse;
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use serde_json::json;
+use tower_inbox::operator::{Filter, Reason};
 use tower_inbox::preset::Preset;
 use tower_inbox::verify::{Secret, Signer};
-use tower_inbox::{Park, Source};
+use tower_inbox::{OperatorErrorKind, Park, Source};
 
 use crate::db::TestDb;
 use crate::kit::{Reply, SOURCE, World, eventually, now};
@@ -23,6 +24,7 @@ suite![
     a_body_that_signs_its_time_is_fenced_by_the_whole_message,
     what_was_rolled_back_fences_nothing,
     an_operator_releases_what_the_fence_holds,
+    an_operator_discards_what_the_fence_holds,
     without_the_fence_the_same_body_is_applied_again,
     what_is_held_without_its_body_cannot_be_released,
     fences_that_have_expired_are_removed_however_many_there_are,
@@ -220,6 +222,25 @@ async fn an_operator_releases_what_the_fence_holds<D: TestDb>(db: D) {
     assert_eq!(world.number("SELECT COUNT(*) FROM {p}pending").await, 0);
     let audit = "SELECT detail FROM {p}audit WHERE action = 'release' AND actor = 'ada'";
     assert_eq!(world.texts(audit).await, ["two honest pushes"]);
+}
+
+/// It is not replayed like a dead letter: whoever lets it pass must mean that.
+async fn an_operator_discards_what_the_fence_holds<D: TestDb>(db: D) {
+    let world = start(&db).await;
+    world.post(push("guid-1", "push", 1)).await.is_applied();
+    is_fenced(&world.post(push("guid-2", "push", 1)).await);
+    let ada = world.inbox.operator("ada").expect("a name");
+    let held = Filter::new().reason(Reason::Fenced);
+    let page = ada.dead_letters(&held, None, 10).await.expect("a page");
+    assert_eq!(page.letters.len(), 1);
+    let replayed = ada.replay(SOURCE, "guid-2", "a slip").await;
+    let refused = replayed.expect_err("it is refused").kind();
+    assert_eq!(refused, OperatorErrorKind::Fenced);
+    let discarded = ada.discard(SOURCE, "guid-2", "captured").await;
+    assert!(discarded.expect("it is discarded"));
+    let again = world.post(push("guid-2", "push", 1)).await;
+    assert_eq!(again.json(), json!({"status": "discarded"}));
+    assert_eq!(world.applied().await, ["guid-1"]);
 }
 
 /// Off only by a setting whose name says what it gives up.

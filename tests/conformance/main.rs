@@ -32,6 +32,7 @@ mod exactly_once;
 mod faults;
 mod fence;
 mod followers;
+mod generations;
 mod guard;
 mod identifiers;
 mod isolation;
@@ -40,10 +41,12 @@ mod layers;
 #[cfg(feature = "failpoints")]
 mod lease_races;
 mod leases;
+mod letters;
 mod limits;
 mod memory;
 mod newer;
 mod not_yet;
+mod operators;
 mod order;
 #[cfg(all(unix, any(feature = "postgres", feature = "mysql")))]
 mod outage;
@@ -54,6 +57,7 @@ mod schema;
 mod secrets;
 mod sessions;
 mod settings;
+mod skips;
 mod statements;
 mod stored_answers;
 mod tenants;

@@ -80,10 +80,7 @@ fn a_configuration_that_cannot_be_safe_is_refused() {
 /// What this version does not have is refused rather than ignored.
 #[test]
 fn a_setting_of_a_later_version_is_refused() {
-    let cases = [
-        ("CONSOLE_TOKEN", "hush"),
-        ("CONSOLE_ACTIONS", "1"),
-    ];
+    let cases = [("CONSOLE_TOKEN", "hush"), ("CONSOLE_ACTIONS", "1")];
     for (variable, value) in cases {
         let text = is_one_line_and_status_2(&Setup::new().set(variable, value).refused(), variable);
         assert!(
