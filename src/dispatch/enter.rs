@@ -147,6 +147,10 @@ impl<DB: Backend> Job<'_, DB> {
     ) -> Result<Option<Entered>, Stop> {
         let (sql, at) = (&self.shared.sql, self.shared.clock.now());
         let (stream, sequence) = (place.stream, place.sequence);
+        // Most likely it is its turn: one statement then. A crash is for operators alone (§5.11).
+        if known.reason != Some(Reason::Crash) && DB::advance_cursor(conn, sql, place, at).await? {
+            return Ok(None);
+        }
         // Where nothing of this stream was ever applied, its cursor went with the rollback of its first event.
         let mut start = self.source.start(at);
         if start.settles_at.take().is_some() {
@@ -179,7 +183,6 @@ impl<DB: Backend> Job<'_, DB> {
             return Ok(Some(Entered::SetAside));
         }
         let waiting_for = cursor.next;
-        // A crash is for operators alone (§5.11).
         if sequence > cursor.next || known.reason == Some(Reason::Crash) {
             return Ok(Some(Entered::Parked { waiting_for }));
         }

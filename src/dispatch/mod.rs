@@ -6,6 +6,7 @@ mod bury;
 mod cursor;
 mod defer;
 mod enter;
+mod erase;
 mod group;
 mod newer;
 mod open;
@@ -42,6 +43,7 @@ use crate::store::{
 };
 pub(crate) use adopt::{Adopt, Adopted};
 pub(crate) use bury::Bury;
+pub(crate) use erase::{Erase, SetGone};
 pub(crate) use group::Group;
 use open::Open;
 pub(crate) use own::own;

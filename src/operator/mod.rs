@@ -20,6 +20,7 @@
 //! ```
 
 mod bulk;
+mod keeping;
 mod letters;
 mod stream;
 
@@ -32,11 +33,13 @@ use tokio::time::{Duration, Instant, timeout_at};
 use crate::dispatch::{Change, Discard, Never, Replay, Reset, own};
 use crate::error::OperatorError;
 use crate::inbox::Inbox;
+use crate::order::hints;
 use crate::order::worker::{self, Work};
 use crate::shared::{Pooled, Shared};
 use crate::store::{Backend, Key, Start, Stream};
 
 pub use bulk::{BulkOptions, BulkReport, Refusal};
+pub use keeping::{Erased, Erasure};
 pub use letters::{Filter, Letter, Neighbour, Page, PageKey, Story, Unreadable};
 use stream::info;
 pub use stream::{Moved, Seen, StreamInfo};
@@ -141,7 +144,7 @@ impl<DB: Backend> Operator<DB> {
         if change.changed && change.stream.is_none() {
             let event_id = event_id.into();
             let source = source.into();
-            worker::wake(&self.shared, Work::Event { source, event_id });
+            self.tell(Work::Event { source, event_id });
         }
         self.wake(source, &change);
         Ok(change.changed)
@@ -334,6 +337,12 @@ impl<DB: Backend> Operator<DB> {
             .unwrap_or_else(|_| Err(OperatorError::busy("the database is busy")))
     }
 
+    /// Here, and in other processes.
+    fn tell(&self, work: Work) {
+        worker::wake(&self.shared, work.clone());
+        hints::tell(&self.shared, work);
+    }
+
     async fn begins(&self, source: &str) -> Option<Start> {
         let source = self.shared.find_source(source).await?;
         Some(source.start(self.shared.clock.now()))
@@ -350,13 +359,10 @@ impl<DB: Backend> Operator<DB> {
     fn wake(&self, source: &str, change: &Change) {
         if let Some(correlation_id) = &change.stream {
             let (source, correlation_id) = (source.into(), correlation_id.as_str().into());
-            worker::wake(
-                &self.shared,
-                Work::Stream {
-                    source,
-                    correlation_id,
-                },
-            );
+            self.tell(Work::Stream {
+                source,
+                correlation_id,
+            });
         }
     }
 }

@@ -504,6 +504,29 @@ pub trait Backend: Database + sealed::Sealed {
         before: Timestamp,
         limit: i64,
     ) -> impl Future<Output = Result<u64>> + Send;
+    /// Removes the requests of stored events that do not wait.
+    #[doc(hidden)]
+    fn erase_pending(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        which: &ErasureFilter<'_>,
+    ) -> impl Future<Output = Result<u64>> + Send;
+    #[doc(hidden)]
+    fn erase_answers(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        which: &ErasureFilter<'_>,
+    ) -> impl Future<Output = Result<u64>> + Send;
+    /// How many of them wait.
+    #[doc(hidden)]
+    fn count_waiting(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        which: &ErasureFilter<'_>,
+    ) -> impl Future<Output = Result<u64>> + Send;
     /// Sources that are deregistered.
     #[doc(hidden)]
     fn gone_sources(

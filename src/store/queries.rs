@@ -964,6 +964,67 @@ macro_rules! statements_of_backend {
             Ok(done.rows_affected() == 1)
         }
 
+        async fn erase_pending(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            which: &ErasureFilter<'_>,
+        ) -> Result<u64> {
+            let done = sqlx::query(sql.erase_pending.clone())
+                .persistent(sql.named)
+                .bind(&b""[..])
+                .bind(&b""[..])
+                .bind(source)
+                .bind(i64::from(which.event_id.is_none()))
+                .bind(which.event_id.unwrap_or_default())
+                .bind(i64::from(which.correlation_id.is_none()))
+                .bind(which.correlation_id.unwrap_or_default())
+                .bind(which.before.map_or(i64::MAX, Timestamp::as_micros))
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected())
+        }
+
+        async fn erase_answers(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            which: &ErasureFilter<'_>,
+        ) -> Result<u64> {
+            let done = sqlx::query(sql.erase_answers.clone())
+                .persistent(sql.named)
+                .bind(&b""[..])
+                .bind(source)
+                .bind(i64::from(which.event_id.is_none()))
+                .bind(which.event_id.unwrap_or_default())
+                .bind(which.before.map_or(i64::MAX, Timestamp::as_micros))
+                .bind(i64::from(which.correlation_id.is_none()))
+                .bind(source)
+                .bind(which.correlation_id.unwrap_or_default())
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected())
+        }
+
+        async fn count_waiting(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            which: &ErasureFilter<'_>,
+        ) -> Result<u64> {
+            let row = sqlx::query(sql.count_waiting.clone())
+                .persistent(sql.named)
+                .bind(source)
+                .bind(i64::from(which.event_id.is_none()))
+                .bind(which.event_id.unwrap_or_default())
+                .bind(i64::from(which.correlation_id.is_none()))
+                .bind(which.correlation_id.unwrap_or_default())
+                .bind(which.before.map_or(i64::MAX, Timestamp::as_micros))
+                .fetch_one(conn)
+                .await?;
+            Ok(row.try_get::<i64, _>(0)?.unsigned_abs())
+        }
+
         async fn gone_sources(conn: &mut Self::Connection, sql: &Sql) -> Result<Vec<String>> {
             let rows = sqlx::query(sql.gone_sources.clone())
                 .persistent(sql.named)

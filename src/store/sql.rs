@@ -133,7 +133,7 @@ statements! {
     insert_event = "INSERT INTO {p}event
         (source, event_id, state, fingerprint, event_type, correlation_id, generation, sequence, slot, version,
          received_at, decided_at)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?){on_conflict}";
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?){on_conflict}";
     swap_state = "UPDATE {p}event SET state = ?, decided_at = ?
         WHERE source = ? AND event_id = ? AND state = ?";
     slot_holder = "SELECT event_id, CAST(state AS {bigint}) FROM {p}event
@@ -284,6 +284,16 @@ statements! {
     // By id, which is by age: the oldest are looked at, and no others.
     purge_audit = "DELETE FROM {p}audit WHERE id IN (SELECT id FROM (
             SELECT id, at FROM {p}audit ORDER BY id LIMIT ?) AS oldest WHERE at < ?)";
+    // Not of what waits: it could not be applied without them. A flag before each value says whether any will do.
+    erase_pending = "UPDATE {p}pending SET headers = ?, body = ?, uri = '/', bytes = 0
+        WHERE source = ? AND (? = 1 OR event_id = ?) AND (? = 1 OR correlation_id = ?) AND parked_at < ?
+            AND reason > 1 AND LENGTH(body) + LENGTH(headers) > 0";
+    erase_answers = "UPDATE {p}answer SET headers = ?, body = NULL
+        WHERE source = ? AND (? = 1 OR event_id = ?) AND at < ? AND (body IS NOT NULL OR LENGTH(headers) > 0)
+            AND (? = 1 OR event_id IN (SELECT event_id FROM {p}event WHERE source = ? AND correlation_id = ?))";
+    count_waiting = "SELECT COUNT(*) FROM {p}pending
+        WHERE source = ? AND (? = 1 OR event_id = ?) AND (? = 1 OR correlation_id = ?) AND parked_at < ?
+            AND (reason IS NULL OR reason = 1)";
     gone_sources = "SELECT source FROM {p}source WHERE gone = 1";
     set_gone = "UPDATE {p}source SET gone = ?, changed_at = ? WHERE source = ?";
     insert_gone = "INSERT INTO {p}source (source, gone, changed_at) VALUES (?, ?, ?){on_conflict}";

@@ -511,6 +511,15 @@ pub(crate) type FoundLetter = (
     Result<LetterRow, sqlx::Error>,
 );
 
+/// Whose requests and answers are erased; nothing: any.
+#[derive(Clone, Copy, Default)]
+#[doc(hidden)]
+pub struct ErasureFilter<'a> {
+    pub event_id: Option<&'a str>,
+    pub correlation_id: Option<&'a str>,
+    pub before: Option<Timestamp>,
+}
+
 /// A line of the audit table. One about a whole stream has an empty event id here, and none in the table.
 #[doc(hidden)]
 pub struct Audit<'a> {

@@ -28,6 +28,7 @@ mod deferred;
 mod door;
 mod drain;
 mod elements;
+mod erasure;
 mod exactly_once;
 mod faults;
 mod fence;
