@@ -192,7 +192,7 @@ impl OperatorError {
             Kind::InTurn => "its turn is still to come: `replay`, or skip what it waits for",
             Kind::Yielded => "another event id has taken its place",
             Kind::BodyNotKept => {
-                "its body was not kept, since the source was over its bound on parking: have it sent again"
+                "its request was not kept, since the source was over its bound on parking, or was erased: have it sent again"
             }
             Kind::Fenced => "it is held by the fence: `release_fenced`",
             Kind::Closed => "it is discarded or superseded",

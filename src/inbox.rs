@@ -12,7 +12,7 @@ use crate::body::ByteBudget;
 use crate::clock::{Clock, SystemClock};
 use crate::describe;
 use crate::dispatch::{Release, own};
-use crate::error::{BuildError, BuildErrorKind, OperatorError};
+use crate::error::{BuildError, BuildErrorKind, OperatorError, OperatorErrorKind};
 use crate::fail::FailPoints;
 use crate::generations::Generations;
 use crate::order::purge::{self, NotPurged};
@@ -133,7 +133,7 @@ impl<DB: Backend> Inbox<DB> {
     /// If there is no such source, the database could not be asked, or its clock and this process's are 5 minutes apart.
     pub async fn purge(&self, source: &str) -> Result<Purged, OperatorError> {
         let Some(state) = self.shared.find_source(source).await else {
-            return Err(OperatorError::busy("there is no source of this name"));
+            return Err(OperatorError::refused(OperatorErrorKind::NotFound));
         };
         purge::run(&self.shared, &state)
             .await
@@ -181,6 +181,7 @@ impl<DB: Backend> Inbox<DB> {
                 "deliveries were still running after {SHUTDOWN_WAIT:?}; they were left behind"
             );
         }
+        self.shared.worker.ended().await;
         lease::retire(&self.shared).await;
         self.shared.hints.stop().await;
         self.shared.watch.stop().await;

@@ -274,7 +274,7 @@ impl<DB: Backend> Shared<DB> {
         kept: Option<&Arc<Kept>>,
     ) {
         if source.answer_limit().is_some()
-            && !kept.is_some_and(|kept| kept.bytes() <= REMEMBERED_ANSWER)
+            && kept.is_none_or(|kept| kept.bytes() > REMEMBERED_ANSWER)
         {
             return;
         }

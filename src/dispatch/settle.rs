@@ -96,12 +96,18 @@ impl<DB: Backend> Job<'_, DB> {
         }
         let judged = self.verdict(&delivery, &response);
         if !matches!(judged, Judged::Commit) {
+            let kept = matches!(judged, Judged::Terminal) && self.source.keeps_rejected();
             tracing::warn!(
                 source = self.source.name(),
                 event_id = self.key().event_id,
                 status = response.status().as_u16(),
-                kept = matches!(judged, Judged::Terminal) && self.source.keeps_rejected(),
-                "the handler did not apply an event"
+                reason = kept.then_some("rejected"),
+                "the handler did not apply an event{}",
+                if kept {
+                    ": it becomes a dead letter"
+                } else {
+                    ""
+                }
             );
         }
         match judged {

@@ -3,7 +3,7 @@
 use super::{Operator, check_reason};
 use crate::clock::Timestamp;
 use crate::dispatch::{Erase, SetGone, own};
-use crate::error::OperatorError;
+use crate::error::{OperatorError, OperatorErrorKind};
 use crate::store::{Backend, ErasureFilter};
 
 /// Whose stored requests and answers are to go.
@@ -33,7 +33,8 @@ pub struct Erased {
 impl<DB: Backend> Operator<DB> {
     /// Removes stored requests (headers, body, URI) and stored answers, for a data-protection request say. The events' own
     /// rows stay, so that duplicates are known still. What is erased cannot be replayed; a duplicate whose answer is erased
-    /// gets `already_processed`. Nothing of what still waits to be applied is touched: [`Erased::waiting`] says how many
+    /// gets `already_processed`, from other processes within the ten minutes for which they remember small answers. What the
+    /// source refuses when it is sent again is a dead letter without a request again. Nothing of what still waits to be applied is touched: [`Erased::waiting`] says how many
     /// there are. By correlation id it looks at every row of the source.
     ///
     /// # Errors
@@ -64,14 +65,17 @@ impl<DB: Backend> Operator<DB> {
             actor: &self.actor,
             reason,
         };
-        Ok(own(&self.shared, &erase).await?)
+        let erased = own(&self.shared, &erase).await?;
+        // What was answered is remembered here too.
+        self.shared.recent.clear();
+        Ok(erased)
     }
 
     /// From now on verified deliveries of this source get 410, upon which producers pause the endpoint (§3): here at once,
     /// in other processes within some seconds, and after restarts too, until [`Operator::rearm`].
     ///
     /// # Errors
-    /// As every action: `Busy`, `Database`, `Invalid`.
+    /// `NotFound`, if this process knows no source of this name; and as every action: `Busy`, `Database`, `Invalid`.
     pub async fn deregister(&self, source: &str, reason: &str) -> Result<(), OperatorError> {
         self.set_gone(source, true, reason).await
     }
@@ -86,9 +90,9 @@ impl<DB: Backend> Operator<DB> {
 
     async fn set_gone(&self, source: &str, gone: bool, reason: &str) -> Result<(), OperatorError> {
         check_reason(reason)?;
-        if source.is_empty() || source.len() > 64 {
-            return Err(OperatorError::invalid("a source's name is 1 to 64 bytes"));
-        }
+        let Some(state) = self.shared.find_source(source).await else {
+            return Err(OperatorError::refused(OperatorErrorKind::NotFound));
+        };
         let set = SetGone {
             source,
             gone,
@@ -96,9 +100,7 @@ impl<DB: Backend> Operator<DB> {
             reason,
         };
         own(&self.shared, &set).await?;
-        if let Some(state) = self.shared.find_source(source).await {
-            state.set_gone(gone);
-        }
+        state.set_gone(gone);
         Ok(())
     }
 }

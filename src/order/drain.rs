@@ -178,7 +178,7 @@ async fn one<DB: Backend>(
         _held,
         event,
     } = match looked {
-        Ok(Ok(Looked::TakenUp(taken_up))) => taken_up,
+        Ok(Ok(Looked::TakenUp(taken_up))) => *taken_up,
         Ok(Ok(Looked::Nothing)) => return Step::Ended(Drained::Nothing),
         Ok(Ok(Looked::Later(wait))) => return later(wait),
         Ok(Ok(Looked::Poison(head))) => return crashed(shared, source, &head).await,
@@ -269,10 +269,10 @@ enum Looked<'a> {
     Nothing,
     Later(Duration),
     /// It ends whoever tries it.
-    Poison(Pending),
+    Poison(Box<Pending>),
     /// A redelivery is applying it there and then (§5.6).
     Flying(watch::Receiver<Option<Landing>>),
-    TakenUp(TakenUp<'a>),
+    TakenUp(Box<TakenUp<'a>>),
 }
 
 /// An event that this worker has claimed.
@@ -318,7 +318,7 @@ async fn take_up<'a, DB: Backend>(
         };
         let left_behind = head.lease_owner.as_deref() == Some(leases.owner());
         if !left_behind && head.unfinished >= i64::from(source.max_crashes()) {
-            return Ok(Looked::Poison(head));
+            return Ok(Looked::Poison(Box::new(head)));
         }
         let event = match readable(&head) {
             None => None,
@@ -357,12 +357,12 @@ async fn take_up<'a, DB: Backend>(
         if !DB::claim(&mut conn, &shared.sql, key, &claim).await? {
             return Ok(Looked::Later(TAKEN));
         }
-        Ok(Looked::TakenUp(TakenUp {
+        Ok(Looked::TakenUp(Box::new(TakenUp {
             head,
             lease,
             _held,
             event,
-        }))
+        })))
     };
     let looked = looked.await;
     conn.done(looked).await
@@ -397,7 +397,7 @@ async fn crashed<DB: Backend>(shared: &Shared<DB>, source: &SourceState, head: &
         source = key.source,
         event_id = key.event_id,
         attempts = head.unfinished,
-        "an event is given up: its process ended each time while it was tried"
+        "an event becomes a dead letter: its process ended each time while it was tried"
     );
     let attempt = Attempt {
         reason: Some(Reason::Crash),
@@ -531,14 +531,26 @@ async fn fail<DB: Backend>(
         error: Some(error),
         lease,
     };
-    tracing::warn!(
-        source = key.source,
-        event_id = key.event_id,
-        attempt = failed,
-        dead,
-        status = status.map(|status| status.as_u16()),
-        "a parked event was not applied"
-    );
+    let status_code = status.map(|status| status.as_u16());
+    let (source_name, event_id) = (key.source, key.event_id);
+    if dead {
+        tracing::warn!(
+            source = source_name,
+            event_id,
+            attempt = failed,
+            status = status_code,
+            reason = "handler",
+            "a parked event was not applied, for the last time: it becomes a dead letter"
+        );
+    } else {
+        tracing::warn!(
+            source = source_name,
+            event_id,
+            attempt = failed,
+            status = status_code,
+            "a parked event was not applied: it is tried again"
+        );
+    }
     let recorded = if dead {
         Bury {
             shared,

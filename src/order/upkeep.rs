@@ -82,7 +82,7 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
 }
 
 /// The inbox's own, and the tenants that are alive in this process. What is stored for others waits until they are.
-fn every_source<DB: Backend>(shared: &Shared<DB>) -> Vec<Arc<SourceState>> {
+pub(super) fn every_source<DB: Backend>(shared: &Shared<DB>) -> Vec<Arc<SourceState>> {
     shared
         .sources
         .values()
@@ -139,7 +139,7 @@ async fn expire<DB: Backend>(
                     source = source.name(),
                     event_id = event.event_id,
                     sequence = event.sequence,
-                    "gave up waiting for a gap"
+                    "gave up waiting for a gap: an event becomes a dead letter"
                 );
             }
             // One event that cannot be buried now stops no other.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use super::drain::{self, Drained};
@@ -25,6 +25,8 @@ use crate::store::{Backend, Key, Stream};
 
 /// While there is something to do, polls come this much more often.
 const BUSY: u32 = 10;
+/// As a part of it: between looks that find nothing, while something is stored.
+const WAITING: u32 = 5;
 /// Wakes beyond this many are left to the next poll.
 const MAX_WAKES: usize = 10_000;
 /// Streams of one page of a poll.
@@ -78,6 +80,8 @@ pub(crate) struct Worker {
     /// Of every source that is no source of the inbox's own.
     tenants: Mutex<Option<Arc<dyn Target>>>,
     started: AtomicBool,
+    /// The loops: what is applied runs in tasks of its own.
+    tasks: Mutex<Vec<JoinHandle<()>>>,
     pub(crate) leases: Leases,
     signals: Arc<Signals>,
 }
@@ -100,6 +104,18 @@ impl Worker {
         self.signals.woken.notify_waiters();
         // For a worker that is about to wait.
         self.signals.woken.notify_one();
+    }
+
+    /// After [`Worker::stop`], and when nothing that was applied runs any more: nothing of it is at work when this returns.
+    /// What it was looking for is found by the next process.
+    pub(crate) async fn ended(&self) {
+        let tasks = std::mem::take(&mut *lock(&self.tasks));
+        for task in &tasks {
+            task.abort();
+        }
+        for task in tasks {
+            let _ = task.await;
+        }
     }
 
     pub(super) fn stopped(&self) -> bool {
@@ -140,9 +156,12 @@ pub(crate) fn mount<DB, S, B>(
     }
     if !shared.worker.started.swap(true, Ordering::AcqRel) {
         let signals = Arc::clone(&shared.worker.signals);
-        shared.runtime.spawn(run(Arc::downgrade(shared), signals));
-        shared.runtime.spawn(upkeep::run(Arc::downgrade(shared)));
-        shared.runtime.spawn(lease::run(Arc::downgrade(shared)));
+        let tasks = [
+            shared.runtime.spawn(run(Arc::downgrade(shared), signals)),
+            shared.runtime.spawn(upkeep::run(Arc::downgrade(shared))),
+            shared.runtime.spawn(lease::run(Arc::downgrade(shared))),
+        ];
+        lock(&shared.worker.tasks).extend(tasks);
     }
     // What was parked before this process began is looked for at once.
     shared.worker.signals.woken.notify_one();
@@ -192,7 +211,7 @@ async fn run<DB: Backend>(shared: Weak<Shared<DB>>, signals: Arc<Signals>) {
                 pause = if found {
                     busy
                 } else {
-                    (pause.max(busy / 2) * 2).min(shared.poll_every)
+                    (pause.max(busy / 2) * 2).min(longest(&shared))
                 };
                 // Jitter, so that processes that started together do not poll together.
                 next_poll = Instant::now() + pause.mul_f64(0.75 + fastrand::f64() / 2.0);
@@ -212,6 +231,17 @@ async fn run<DB: Backend>(shared: Weak<Shared<DB>>, signals: Arc<Signals>) {
     }
     // What runs ends by its budget; `shutdown` waits for it.
     while rounds.running.join_next().await.is_some() {}
+}
+
+/// The pause after looks that found nothing. Where events are stored, another process may make one of them due at any time,
+/// and on most databases it has no way to say so.
+fn longest<DB: Backend>(shared: &Shared<DB>) -> Duration {
+    let sources = upkeep::every_source(shared);
+    if sources.iter().any(|source| source.room().holds_some()) {
+        shared.poll_every / WAITING
+    } else {
+        shared.poll_every
+    }
 }
 
 /// A row whose key is no text is skipped, and stops nobody else.

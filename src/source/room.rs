@@ -130,6 +130,12 @@ impl Room {
             && quiet().is_none_or(|since| since.elapsed() >= QUIET)
     }
 
+    /// Whether anything is stored, as far as is known here.
+    pub(crate) fn holds_some(&self) -> bool {
+        let counts = self.lock();
+        counts.hinted || counts.known.events > 0
+    }
+
     /// Nothing was stored in this stream when it was looked, after `moves` were seen.
     pub(crate) fn found_empty(&self, correlation_id: &Arc<str>, moves: u64) {
         let mut counts = self.lock();

@@ -45,6 +45,8 @@ async fn what_is_erased_is_gone_and_its_duplicates_are_known<D: TestDb>(db: D) {
     assert_eq!(world.number(STORED).await, 0);
     let audited = "SELECT COUNT(*) FROM {p}audit WHERE action = 'erase' AND actor = 'ada'";
     assert_eq!(world.number(audited).await, 2);
+    // Nor from memory.
+    world.send(&applied).await.is_duplicate();
     // Another process, which remembers no answer.
     let other = setup(&db).start().await;
     other.send(&applied).await.is_duplicate();
