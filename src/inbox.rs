@@ -19,6 +19,7 @@ use crate::order::lease;
 use crate::order::worker::{self, Work};
 use crate::queue::Waiting;
 use crate::recent::Recent;
+use crate::reconcile::Keeping;
 use crate::shared::{Incarnation, Shared};
 use crate::source::{Source, SourceState};
 use crate::store::{Backend, Key, Sql};
@@ -152,6 +153,7 @@ impl<DB: Backend> Inbox<DB> {
     /// Takes no new deliveries (503), stops the worker, and waits, for at most 30 s, until what is running has
     /// ended. Safe to call twice.
     pub async fn shutdown(&self) {
+        self.shared.keeping.stop();
         self.shared.worker.stop();
         self.shared.tracker.close();
         if tokio::time::timeout(SHUTDOWN_WAIT, self.shared.tracker.idle())
@@ -330,6 +332,7 @@ impl<DB: Backend> InboxBuilder<DB> {
             tenants: Registry::default(),
             watch,
             lease,
+            keeping: Keeping::default(),
             fail: self.fail,
             settings,
             incarnation: Mutex::new(Incarnation {

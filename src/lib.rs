@@ -93,6 +93,7 @@ mod order;
 pub mod preset;
 mod queue;
 mod recent;
+pub mod reconcile;
 mod request;
 mod shared;
 mod source;

@@ -19,6 +19,7 @@ use crate::fail::FailPoints;
 use crate::order::Worker;
 use crate::queue::{Flights, Lanes, Waiting};
 use crate::recent::Recent;
+use crate::reconcile::Keeping;
 use crate::source::SourceState;
 use crate::store::{Backend, Fault, Sql, close_hard};
 use crate::tenants::Registry;
@@ -47,6 +48,7 @@ pub(crate) struct Shared<DB: Backend> {
     pub(crate) watch: Watch,
     /// How long a worker's claim is good for.
     pub(crate) lease: Duration,
+    pub(crate) keeping: Keeping,
     pub(crate) fail: FailPoints,
     pub(crate) settings: DB::Settings,
     pub(crate) incarnation: Mutex<Incarnation<DB>>,
@@ -215,6 +217,12 @@ impl<DB: Backend> Shared<DB> {
             unsettled: false,
             bracketed: false,
         })
+    }
+
+    /// Which database this is, as far as it is known.
+    pub(crate) fn incarnation(&self) -> DB::Incarnation {
+        let known = self.incarnation.lock();
+        known.unwrap_or_else(PoisonError::into_inner).is.clone()
     }
 
     /// How often the database was another one than before. Where that is cheap, it looks whether it is now.

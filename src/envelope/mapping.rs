@@ -299,6 +299,14 @@ impl Mapping {
         matches!(self.event_id.place, Place::Header(_))
     }
 
+    /// The header that has the event id.
+    pub(crate) fn id_header(&self) -> Option<&HeaderName> {
+        match &self.event_id.place {
+            Place::Header(name) => Some(name),
+            _ => None,
+        }
+    }
+
     /// Whether events have a place in an order.
     pub fn has_sequence(&self) -> bool {
         self.sequence.is_some()

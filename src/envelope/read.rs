@@ -25,11 +25,7 @@ impl Mapping {
         headers: &HeaderMap,
         body: &[u8],
     ) -> Result<Reading, EnvelopeError> {
-        let request = Request {
-            headers,
-            body,
-            members: Members::read(body, self.members()),
-        };
+        let request = self.request(headers, body);
         if let Some(reply) = self
             .handshake
             .map(|how| request.handshake(how, verified))
@@ -38,6 +34,43 @@ impl Mapping {
         {
             return Ok(Reading::Handshake(reply));
         }
+        let envelope = self.envelope(&request)?;
+        let is_control = envelope
+            .event_type
+            .as_deref()
+            .is_some_and(|kind| self.control.iter().any(|one| one == kind));
+        Ok(if is_control {
+            Reading::Control(envelope)
+        } else {
+            Reading::Event(envelope)
+        })
+    }
+
+    /// The envelope of what came by another way than a signed delivery, such as a list that was asked for.
+    pub(crate) fn read_aside(
+        &self,
+        headers: &HeaderMap,
+        body: &[u8],
+    ) -> Result<Envelope, EnvelopeError> {
+        self.envelope(&self.request(headers, body))
+    }
+
+    /// An event id as somebody else writes it, in the form that it is kept in.
+    pub(crate) fn event_id(&self, text: &str) -> Option<EventId> {
+        let text = normal(Field::EventId, &self.event_id, Cow::Borrowed(text)).ok()?;
+        EventId::new(&*text).ok()
+    }
+
+    fn request<'r, 'n>(&'n self, headers: &'r HeaderMap, body: &'r [u8]) -> Request<'r, 'n> {
+        Request {
+            headers,
+            body,
+            members: Members::read(body, self.members()),
+        }
+    }
+
+    fn envelope(&self, request: &Request<'_, '_>) -> Result<Envelope, EnvelopeError> {
+        let body = request.body;
         let id = request.source(Field::EventId, &self.event_id)?;
         let id = id.ok_or_else(|| request.missing(Field::EventId, &self.event_id.place))?;
         let mut envelope = Envelope::new(
@@ -90,15 +123,7 @@ impl Mapping {
                 Err(_) => canonical::of_bytes(body),
             },
         };
-        let is_control = envelope
-            .event_type
-            .as_deref()
-            .is_some_and(|kind| self.control.iter().any(|one| one == kind));
-        Ok(if is_control {
-            Reading::Control(envelope)
-        } else {
-            Reading::Event(envelope)
-        })
+        Ok(envelope)
     }
 
     fn check_order(&self, envelope: &Envelope) -> Result<(), EnvelopeError> {

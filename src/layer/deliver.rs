@@ -16,7 +16,7 @@ use crate::dispatch::{Job, Reply, Run, Settled, patience};
 use crate::door::Passed;
 use crate::envelope::{Envelope, Fingerprint, Reading};
 use crate::event::{Origin, Outcome};
-use crate::order::worker::{self, Work};
+use crate::order::worker;
 use crate::queue::{End, Joined, Landing};
 use crate::request;
 use crate::shared::Shared;
@@ -178,7 +178,7 @@ impl<DB: Backend> Live<'_, DB> {
             shared
                 .recent
                 .remember(epoch, &name, event_id, self.envelope.print());
-            self.wake();
+            worker::wake_stream(shared, self.source, self.envelope);
         }
         leader.land(settled.end);
         settled.reply
@@ -354,22 +354,6 @@ impl<DB: Backend> Live<'_, DB> {
         tracing::warn!(source = self.source.name(), %error, "the database failed a delivery");
         self.shared.recent.clear();
         Answer::unavailable("the database is not available")
-    }
-
-    /// The next one of this stream may be waiting for this commit.
-    fn wake(&self) {
-        if let (Some(id), Some(_)) = (&self.envelope.correlation_id, self.envelope.sequence)
-            && self.source.has_pending()
-        {
-            let (source, correlation_id) = (self.source.name_arc(), Arc::clone(id.as_arc()));
-            worker::wake(
-                self.shared,
-                Work::Stream {
-                    source,
-                    correlation_id,
-                },
-            );
-        }
     }
 }
 

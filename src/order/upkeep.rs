@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::in_time;
 use crate::dispatch::Bury;
+use crate::reconcile::alive;
 use crate::shared::Shared;
 use crate::source::SourceState;
 use crate::store::{AT_ONCE, Attempt, Backend, Key, Lease, Reason, Stream};
@@ -44,6 +45,9 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
                 overtaken = if current { 0 } else { overtaken + 1 };
                 let pause = if current { SAMPLE_EVERY } else { SAMPLE_AGAIN };
                 next_sample = Instant::now() + pause;
+            }
+            if let Err(error) = alive::look(&shared, false).await {
+                tracing::debug!(%error, "could not give a sign of life");
             }
             for source in &every_source(&shared) {
                 for (task, setting) in [

@@ -17,8 +17,10 @@ use super::drain::{self, Drained};
 use super::lease::{self, Leases};
 use super::{in_time, upkeep};
 use crate::dispatch::{BoxError, BoxFuture};
+use crate::envelope::Envelope;
 use crate::layer::DrainTarget;
 use crate::shared::Shared;
+use crate::source::SourceState;
 use crate::store::{Backend, Key, Stream};
 
 /// Looks for due streams this often while there is something to do.
@@ -84,7 +86,7 @@ impl Worker {
         self.signals.stopped.load(Ordering::Acquire)
     }
 
-    pub(super) fn target(&self, source: &str) -> Option<Arc<dyn Target>> {
+    pub(crate) fn target(&self, source: &str) -> Option<Arc<dyn Target>> {
         let own = lock(&self.targets).get(source).map(Arc::clone);
         own.or_else(|| lock(&self.tenants).clone())
     }
@@ -122,6 +124,24 @@ pub(crate) fn wake<DB: Backend>(shared: &Shared<DB>, work: Work) {
         wakes.insert(work);
         drop(wakes);
         signals.woken.notify_one();
+    }
+}
+
+/// The next one of an event's stream may be waiting for its commit.
+pub(crate) fn wake_stream<DB: Backend>(
+    shared: &Shared<DB>,
+    source: &SourceState,
+    envelope: &Envelope,
+) {
+    if let Some((id, _)) = envelope.order()
+        && source.has_pending()
+    {
+        let (source, correlation_id) = (source.name_arc(), Arc::clone(id.as_arc()));
+        let work = Work::Stream {
+            source,
+            correlation_id,
+        };
+        wake(shared, work);
     }
 }
 

@@ -39,6 +39,11 @@ const VERSIONS: &[Version] = &[
         name: "order",
         sql: include_str!("../../migrations/mysql/0002_order.sql"),
     },
+    Version {
+        number: 3,
+        name: "keeping",
+        sql: include_str!("../../migrations/mysql/0003_keeping.sql"),
+    },
 ];
 
 /// What the start-up check found.
@@ -153,6 +158,10 @@ impl Backend for MySql {
             .into_iter()
             .map(|(name, value)| format!("{name}={value} "))
             .collect())
+    }
+
+    fn describe(incarnation: &Self::Incarnation) -> String {
+        incarnation.clone()
     }
 
     fn fault(error: &sqlx::Error) -> Fault {

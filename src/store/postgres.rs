@@ -39,6 +39,11 @@ const VERSIONS: &[Version] = &[
         name: "order",
         sql: include_str!("../../migrations/postgres/0002_order.sql"),
     },
+    Version {
+        number: 3,
+        name: "keeping",
+        sql: include_str!("../../migrations/postgres/0003_keeping.sql"),
+    },
 ];
 
 const SWEEP: &str = "DEALLOCATE ALL";
@@ -185,6 +190,10 @@ impl Backend for Postgres {
         .fetch_one(conn)
         .await?;
         Ok((row.try_get(0)?, row.try_get(1)?))
+    }
+
+    fn describe((system, timeline): &Self::Incarnation) -> String {
+        format!("system={system} timeline={timeline}")
     }
 
     fn fault(error: &sqlx::Error) -> Fault {

@@ -39,6 +39,11 @@ const VERSIONS: &[Version] = &[
         name: "order",
         sql: include_str!("../../migrations/sqlite/0002_order.sql"),
     },
+    Version {
+        number: 3,
+        name: "keeping",
+        sql: include_str!("../../migrations/sqlite/0003_keeping.sql"),
+    },
 ];
 
 /// Connection options that keep the contract: WAL, synchronous FULL, a busy timeout of 5 s.
@@ -160,6 +165,13 @@ impl Backend for Sqlite {
 
     async fn incarnation(_: &mut SqliteConnection) -> Result<Self::Incarnation> {
         Ok(None)
+    }
+
+    fn describe(incarnation: &Self::Incarnation) -> String {
+        match incarnation {
+            Some(file) => format!("device={} inode={}", file.device, file.inode),
+            None => String::new(),
+        }
     }
 
     fn fault(error: &sqlx::Error) -> Fault {

@@ -40,6 +40,7 @@ mod order;
 #[cfg(all(unix, any(feature = "postgres", feature = "mysql")))]
 mod outage;
 mod parking;
+mod reconcile;
 mod restore;
 mod schema;
 mod secrets;
