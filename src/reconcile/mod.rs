@@ -13,7 +13,7 @@
 //! use tower_inbox::reconcile::HttpReplays;
 //!
 //! let key = std::env::var("PRODUCER_KEY")?;
-//! let replays = HttpReplays::new("https://producer.example/replays", &key)?.path("/webhooks/crm");
+//! let replays = HttpReplays::new("https://producer.example/replays", &key)?.path("/webhooks/crm")?;
 //! let report = inbox.reconcile("crm", &replays).await?; // once
 //! println!("{} of {} applied now", report.applied, report.found);
 //! inbox.reconciliation("crm").every(Duration::from_secs(600), replays); // and every ten minutes
@@ -36,6 +36,8 @@
 //! Not for sources that split their requests ([`Source::elements`](crate::Source::elements)): a list names deliveries there, not events.
 
 pub(crate) mod alive;
+#[cfg(feature = "reconcile")]
+mod http;
 mod put;
 mod report;
 mod run;
@@ -48,6 +50,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+#[cfg(feature = "reconcile")]
+pub use self::http::{HttpReplays, KudosReplays};
 pub use self::report::{Gap, Missing, Problem, Report};
 pub use self::schedule::Reconciler;
 pub use self::source::{

@@ -229,12 +229,10 @@ impl<DB: Backend> Run<'_, DB> {
     }
 
     async fn page(&self, walk: &Walk) -> Result<Page, Problem> {
-        let query = Query {
-            list: walk.list,
-            since: walk.progress.run_since,
-            event_type: self.options.event_type.as_deref(),
-            page: walk.progress.next_page.as_deref(),
-        };
+        let query = Query::new(walk.list)
+            .since(walk.progress.run_since)
+            .event_type(self.options.event_type.as_deref())
+            .page(walk.progress.next_page.as_deref());
         self.ask(self.from.page(query)).await
     }
 

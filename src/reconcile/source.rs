@@ -52,6 +52,39 @@ pub struct Query<'a> {
     pub page: Option<&'a str>,
 }
 
+impl<'a> Query<'a> {
+    /// The whole list, from its first page.
+    pub const fn new(list: List) -> Self {
+        Self {
+            list,
+            since: None,
+            event_type: None,
+            page: None,
+        }
+    }
+
+    /// What came onto it since then.
+    #[must_use]
+    pub const fn since(mut self, since: Option<Timestamp>) -> Self {
+        self.since = since;
+        self
+    }
+
+    /// Of this type.
+    #[must_use]
+    pub const fn event_type(mut self, event_type: Option<&'a str>) -> Self {
+        self.event_type = event_type;
+        self
+    }
+
+    /// From this page on.
+    #[must_use]
+    pub const fn page(mut self, page: Option<&'a str>) -> Self {
+        self.page = page;
+        self
+    }
+}
+
 /// A part of a list.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
