@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use crate::body::ByteBudget;
+use crate::burst::Bursts;
 use crate::clock::{Clock, SystemClock};
 use crate::describe;
 use crate::dispatch::Release;
@@ -333,6 +334,7 @@ impl<DB: Backend> InboxBuilder<DB> {
             watch,
             lease,
             keeping: Keeping::default(),
+            bursts: Bursts::default(),
             fail: self.fail,
             settings,
             incarnation: Mutex::new(Incarnation {

@@ -77,6 +77,7 @@
 
 mod answer;
 mod body;
+mod burst;
 pub mod clock;
 mod describe;
 mod dispatch;
@@ -105,6 +106,7 @@ pub mod verify;
 mod watch;
 
 pub use answer::INBOX_OUTCOME;
+pub use burst::{Burst, BurstState};
 pub use error::{BuildError, BuildErrorKind, OperatorError, TxError};
 pub use event::{Delivery, Origin, Outcome, Verdict};
 #[cfg(feature = "failpoints")]

@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::answer::Answer;
 use crate::body::ByteBudget;
+use crate::burst::Bursts;
 use crate::clock::Clock;
 use crate::dispatch::patience;
 use crate::fail::FailPoints;
@@ -49,6 +50,7 @@ pub(crate) struct Shared<DB: Backend> {
     /// How long a worker's claim is good for.
     pub(crate) lease: Duration,
     pub(crate) keeping: Keeping,
+    pub(crate) bursts: Bursts,
     pub(crate) fail: FailPoints,
     pub(crate) settings: DB::Settings,
     pub(crate) incarnation: Mutex<Incarnation<DB>>,

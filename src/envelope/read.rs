@@ -35,11 +35,7 @@ impl Mapping {
             return Ok(Reading::Handshake(reply));
         }
         let envelope = self.envelope(&request)?;
-        let is_control = envelope
-            .event_type
-            .as_deref()
-            .is_some_and(|kind| self.control.iter().any(|one| one == kind));
-        Ok(if is_control {
+        Ok(if self.is_control(envelope.event_type.as_deref()) {
             Reading::Control(envelope)
         } else {
             Reading::Event(envelope)

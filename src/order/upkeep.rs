@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::in_time;
+use crate::burst;
 use crate::dispatch::Bury;
 use crate::reconcile::alive;
 use crate::shared::Shared;
@@ -30,6 +31,7 @@ const BREATH: Duration = Duration::from_millis(50);
 pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
     let mut next: HashMap<(&'static str, Arc<str>), Instant> = HashMap::new();
     let mut next_sample = Instant::now();
+    let mut next_bursts = next_sample;
     let mut reported = HashSet::new();
     let mut overtaken = 0;
     loop {
@@ -48,6 +50,12 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
             }
             if let Err(error) = alive::look(&shared, false).await {
                 tracing::debug!(%error, "could not give a sign of life");
+            }
+            if Instant::now() >= next_bursts {
+                if let Err(error) = burst::tend(&shared).await {
+                    tracing::debug!(%error, "could not add to the counts of replay bursts");
+                }
+                next_bursts = Instant::now() + SAMPLE_EVERY;
             }
             for source in &every_source(&shared) {
                 for (task, setting) in [
@@ -70,9 +78,10 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
                     *due = Instant::now() + (setting / 2).clamp(SWEEP_AT_LEAST, SWEEP_AT_MOST);
                 }
             }
+            let soonest = next_sample.min(next_bursts);
             next.values()
                 .min()
-                .map_or(next_sample, |soon| next_sample.min(*soon))
+                .map_or(soonest, |soon| soonest.min(*soon))
         };
         tokio::time::sleep_until(soonest).await;
     }

@@ -11,6 +11,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 
 use super::{SecretsFrom, Source};
+use crate::burst::Tally;
 use crate::clock::Timestamp;
 use crate::door::Door;
 use crate::envelope::{Elements, Envelope, Mapping, Sequence};
@@ -44,6 +45,8 @@ pub(crate) struct SourceState {
     /// How often this process changed the two above.
     moves: AtomicU64,
     on_routes: AtomicBool,
+    /// What its deliveries came to, for replay bursts.
+    arrivals: Tally,
     /// The event types that have a label of their own in the metrics.
     types: Mutex<HashSet<Arc<str>>>,
 }
@@ -147,6 +150,7 @@ impl SourceState {
             pending_bytes: AtomicI64::new(0),
             moves: AtomicU64::new(0),
             on_routes: AtomicBool::new(false),
+            arrivals: Tally::default(),
             source,
         })
     }
@@ -239,6 +243,19 @@ impl SourceState {
             digest: digest.into(),
             expires_at: now.plus(self.retention),
         })
+    }
+
+    pub(crate) fn hands_on_control(&self) -> bool {
+        self.source.control_to_handler
+    }
+
+    pub(crate) fn arrivals(&self) -> &Tally {
+        &self.arrivals
+    }
+
+    /// From the first attempt of a delivery to its last one.
+    pub(crate) fn retry_span(&self) -> Duration {
+        self.source.preset.retry_span
     }
 
     /// For how long the producer keeps what it gave up; zero where it does not say.

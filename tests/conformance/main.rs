@@ -17,6 +17,7 @@ mod db;
 mod kit;
 
 mod answers;
+mod bursts;
 mod cancellation;
 mod concurrency;
 mod content;
