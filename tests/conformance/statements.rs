@@ -79,8 +79,6 @@ async fn no_statement_is_caused_by_what_is_no_event<D: TestDb>(db: D) {
             .post(world.signed(Bytes::from_static(b"{}")))
             .await
             .is(400, "rejected");
-        let control = Event::new("evt_1").with("event_type", "subscription.replay_started");
-        world.send(&control).await.is(200, "accepted");
     };
     assert_eq!(cost(&world, work).await, (0, 0));
 }
