@@ -1,13 +1,13 @@
 //! The replay endpoint of the coordination brief: what was given up, and what was delivered, by event id and timestamp.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::routing::get;
 use axum::{Json, Router};
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tower_inbox::clock::Timestamp;
 use tower_inbox::verify::Unit;
@@ -90,47 +90,45 @@ impl Lists {
     }
 }
 
-/// What may be asked.
-#[derive(Deserialize)]
-struct Asked {
-    list: Option<String>,
-    since: Option<String>,
-    event_type: Option<String>,
-    correlation_id: Option<String>,
-    sequence: Option<u64>,
-    limit: Option<usize>,
-    page: Option<usize>,
-}
-
 async fn page(
     State(lists): State<Arc<Lists>>,
     headers: HeaderMap,
-    Query(asked): Query<Asked>,
+    uri: Uri,
 ) -> Result<Json<Value>, StatusCode> {
     let expected = format!("Bearer {}", lists.key);
     if headers.get(AUTHORIZATION).map(|key| key.as_bytes()) != Some(expected.as_bytes()) {
         return Err(StatusCode::UNAUTHORIZED);
     }
-    let since = match &asked.since {
+    let query = uri.query().unwrap_or_default();
+    let asked: HashMap<_, _> = form_urlencoded::parse(query.as_bytes()).collect();
+    let text = |name: &str| asked.get(name).map(|value| &**value);
+    let number = |name: &str| match text(name) {
+        Some(text) => text
+            .parse::<usize>()
+            .map(Some)
+            .map_err(|_| StatusCode::BAD_REQUEST),
+        None => Ok(None),
+    };
+    let since = match text("since") {
         Some(since) => Some(Unit::Rfc3339.parse(since).ok_or(StatusCode::BAD_REQUEST)?),
         None => None,
     };
-    let place = asked.correlation_id.zip(asked.sequence);
-    let wanted = |event: &&Listed| match &place {
+    let place = text("correlation_id").zip(number("sequence")?);
+    let wanted = |event: &&Listed| match place {
         // Wherever it is listed.
-        Some(place) => event.place.as_ref() == Some(place),
+        Some((stream, sequence)) => {
+            let place = event.place.as_ref();
+            place.is_some_and(|(id, n)| id == stream && *n == sequence as u64)
+        }
         None => {
-            event.list == asked.list.as_deref().unwrap_or("exhausted")
+            event.list == text("list").unwrap_or("exhausted")
                 && since.is_none_or(|since| event.at >= since)
-                && asked
-                    .event_type
-                    .as_deref()
-                    .is_none_or(|kind| event.kind == kind)
+                && text("event_type").is_none_or(|kind| event.kind == kind)
         }
     };
     let all: Vec<_> = lists.events.iter().filter(wanted).collect();
-    let from = asked.page.unwrap_or(0).min(all.len());
-    let most = asked.limit.unwrap_or(100).clamp(1, LONGEST_PAGE);
+    let from = number("page")?.unwrap_or(0).min(all.len());
+    let most = number("limit")?.unwrap_or(100).clamp(1, LONGEST_PAGE);
     let to = (from + most).min(all.len());
     let items: Vec<_> = all[from..to].iter().map(|event| &event.item).collect();
     let next = (to < all.len()).then(|| to.to_string());

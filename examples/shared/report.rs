@@ -232,9 +232,9 @@ mod tests {
         tally.answered(true, &reply(200, Some("duplicate")), false, took);
         tally.answered(false, &reply(502, None), false, took);
         tally.answered(false, &Err(Lost::Timeout), false, took);
-        tally.ended(0, Fate::Applied);
-        tally.ended(0, Fate::Exhausted);
-        tally.ended(1, Fate::Exhausted);
+        tally.ended(0, Fate::Applied, 0);
+        tally.ended(0, Fate::Exhausted, 0);
+        tally.ended(1, Fate::Exhausted, 0);
         let report = tally.report("kudos", "brief", 7, took);
         assert_eq!(
             (report.delivered, report.exhausted, report.unsent),
