@@ -42,6 +42,8 @@ mod order;
 mod outage;
 mod parking;
 mod reconcile;
+#[cfg(feature = "failpoints")]
+mod reconcile_races;
 mod restore;
 mod schema;
 mod secrets;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, Uri};
 
-use super::{Client, Object, PAGE, bad, list, path, rfc3339, settings, unreadable};
+use super::{Client, Listing, Object, PAGE, bad, list, path, rfc3339, settings, unreadable};
 use crate::error::BuildError;
 use crate::reconcile::source::{Item, List, Page, Query, ReplayError, ReplayFuture, ReplaySource};
 
@@ -65,7 +65,7 @@ impl KudosReplays {
     settings!();
 
     fn read(&self, body: &Bytes, status: &str) -> Result<Page, ReplayError> {
-        let (items, next, total) = list(body, "deliveries", "next_cursor")?;
+        let Listing { items, next, total } = list(body, "deliveries", "next_cursor")?;
         let mut page = Page {
             next,
             ..Page::default()

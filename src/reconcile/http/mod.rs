@@ -75,12 +75,14 @@ fn unreadable(why: impl Into<String>) -> ReplayError {
     ReplayError::new(ReplayErrorKind::Unreadable, why)
 }
 
-/// The items of an answer's array, each by itself, and the members that say where the list goes on and how long it is.
-fn list(
-    body: &Bytes,
-    array: &'static str,
-    next: &'static str,
-) -> Result<(Vec<Bytes>, Option<String>, Option<u64>), ReplayError> {
+/// An answer's array, each item by itself; where the list goes on, and how long it is.
+struct Listing {
+    items: Vec<Bytes>,
+    next: Option<String>,
+    total: Option<u64>,
+}
+
+fn list(body: &Bytes, array: &'static str, next: &'static str) -> Result<Listing, ReplayError> {
     let elements = Elements {
         at: Some(array.into()),
         most: MOST_ITEMS,
@@ -91,7 +93,11 @@ fn list(
     let object = Object::read(body, &[next, "total"]).map_err(unreadable)?;
     let next = object.text(next).map_err(unreadable)?;
     let total = object.raw("total").and_then(|raw| raw.parse().ok());
-    Ok((items, next.map(Cow::into_owned), total))
+    Ok(Listing {
+        items,
+        next: next.map(Cow::into_owned),
+        total,
+    })
 }
 
 /// Some members of a JSON object.

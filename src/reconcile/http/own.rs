@@ -8,9 +8,9 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use serde_json::value::RawValue;
 
-use super::{Client, Object, PAGE, bad, list, path, rfc3339, settings, unreadable};
+use super::{Client, Listing, Object, PAGE, bad, list, path, rfc3339, settings, unreadable};
 use crate::error::BuildError;
-use crate::reconcile::source::{Item, Page, Query, ReplayFuture, ReplaySource};
+use crate::reconcile::source::{Item, Page, Query, ReplayError, ReplayFuture, ReplaySource};
 
 /// A producer's lists in the shape that this crate's `examples/sender` serves: the coordination brief's "replay endpoint
 /// listing exhausted events by event ID and timestamp".
@@ -88,11 +88,11 @@ impl HttpReplays {
 
     settings!();
 
-    fn read(&self, body: &Bytes) -> Result<Page, crate::reconcile::ReplayError> {
-        let (items, next, announced) = list(body, "events", "next")?;
+    fn read(&self, body: &Bytes) -> Result<Page, ReplayError> {
+        let Listing { items, next, total } = list(body, "events", "next")?;
         let mut page = Page {
             next,
-            announced,
+            announced: total,
             ..Page::default()
         };
         for (index, item) in items.iter().enumerate() {
