@@ -1,5 +1,6 @@
 //! What the inbox itself answers: the vocabulary of §3, in one place.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,6 +8,7 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 
 use crate::event::Outcome;
+use crate::kept::Kept;
 
 /// The header that tells a producer (and a test) what happened to its delivery.
 pub static INBOX_OUTCOME: HeaderName = HeaderName::from_static("inbox-outcome");
@@ -34,6 +36,8 @@ enum Body {
     Problem(Option<String>),
     /// What a handshake wants.
     Raw(&'static str, Bytes),
+    /// The first answer again.
+    Kept(Arc<Kept>),
 }
 
 impl Answer {
@@ -64,8 +68,27 @@ impl Answer {
         Self::status(StatusCode::OK, Outcome::Duplicate, "already_processed")
     }
 
+    /// The first answer again, where it was kept.
+    pub(crate) fn again(kept: Option<Arc<Kept>>) -> Self {
+        match kept {
+            Some(kept) if kept.body.is_some() => Self {
+                body: Body::Kept(kept),
+                ..Self::duplicate()
+            },
+            _ => Self::duplicate(),
+        }
+    }
+
     pub(crate) fn fenced() -> Self {
         Self::status(StatusCode::OK, Outcome::Duplicate, "fenced")
+    }
+
+    pub(crate) fn superseded() -> Self {
+        Self::status(StatusCode::OK, Outcome::Duplicate, "superseded")
+    }
+
+    pub(crate) fn discarded() -> Self {
+        Self::status(StatusCode::OK, Outcome::Duplicate, "discarded")
     }
 
     pub(crate) fn parked(waiting_for: u64) -> Self {
@@ -75,6 +98,21 @@ impl Answer {
             retry_after: Some(RETRY_FAULT),
             body: Body::Status("parked", Some(waiting_for)),
         }
+    }
+
+    /// A handler's "not yet".
+    pub(crate) fn put_off(waiting_for: Option<u64>, wait: Duration) -> Self {
+        Self {
+            status: StatusCode::ACCEPTED,
+            outcome: Outcome::Parked,
+            retry_after: Some(wait),
+            body: Body::Status("parked", waiting_for),
+        }
+    }
+
+    /// Deferred mode.
+    pub(crate) fn stored() -> Self {
+        Self::status(StatusCode::ACCEPTED, Outcome::Accepted, "accepted")
     }
 
     pub(crate) fn set_aside() -> Self {
@@ -101,7 +139,7 @@ impl Answer {
         match &self.body {
             Body::Problem(Some(detail)) => detail,
             Body::Status(word, _) => word,
-            Body::Empty | Body::Problem(None) | Body::Raw(..) => "",
+            Body::Empty | Body::Problem(None) | Body::Raw(..) | Body::Kept(_) => "",
         }
     }
 
@@ -113,6 +151,12 @@ impl Answer {
             retry_after: None,
             body: Body::Problem(None),
         }
+    }
+
+    /// Its owner has deregistered the source (§3): never for another reason, since producers pause the endpoint on it.
+    pub(crate) fn gone() -> Self {
+        let detail = "this endpoint was deregistered by its owner";
+        Self::problem(StatusCode::GONE, Outcome::Rejected, detail)
     }
 
     pub(crate) fn bad_request(detail: impl Into<String>) -> Self {
@@ -182,6 +226,13 @@ impl Answer {
     }
 
     pub(crate) fn into_response<R: From<Bytes>>(self) -> Response<R> {
+        if let Body::Kept(kept) = &self.body {
+            let Some(mut response) = kept.response() else {
+                return Self::duplicate().into_response();
+            };
+            mark(&mut response, self.outcome);
+            return response;
+        }
         let (content_type, body) = self.render();
         let mut response = Response::new(R::from(body));
         *response.status_mut() = self.status;
@@ -202,7 +253,7 @@ impl Answer {
     fn render(&self) -> (Option<HeaderValue>, Bytes) {
         let json = Some(HeaderValue::from_static("application/json"));
         match &self.body {
-            Body::Empty => (None, Bytes::new()),
+            Body::Empty | Body::Kept(_) => (None, Bytes::new()),
             Body::Status(word, None) => (json, format!(r#"{{"status":"{word}"}}"#).into()),
             Body::Status(word, Some(n)) => (
                 json,

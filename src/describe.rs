@@ -37,16 +37,28 @@ pub(crate) fn metrics() {
         "Events on producers' lists, by source and outcome of their reconciliation."
     );
     describe_counter!(
+        "inbox_superseded_total",
+        "Events that came after a later version of theirs, by source."
+    );
+    describe_counter!(
         "inbox_verified_total",
         "Verified deliveries by source and label of the secret."
     );
     describe_gauge!(
         "inbox_parked",
-        "Events that wait for a lower sequence, by source."
+        "Events that wait for a lower sequence or for the worker, by source."
     );
     describe_gauge!(
         "inbox_dead_letters",
         "Stored events that are not tried again by themselves, by source and reason."
+    );
+    describe_gauge!(
+        "inbox_worker_last_look_timestamp_seconds",
+        "When this process's worker last looked for what is due and the database answered, in seconds since 1970."
+    );
+    describe_gauge!(
+        "inbox_worker_last_applied_timestamp_seconds",
+        "When this process's worker last applied a stored event, in seconds since 1970."
     );
     describe_gauge!("inbox_fenced", "Events that the fence holds, by source.");
 }

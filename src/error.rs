@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::operator::Seen;
+
 /// Why an inbox was not built. Its text says what to write instead.
 #[derive(Debug)]
 pub struct BuildError {
@@ -100,26 +102,108 @@ impl fmt::Display for TxError {
 
 impl std::error::Error for TxError {}
 
-/// Why an operator's action was not carried out. It is safe to repeat.
+/// Why an operator's action was not carried out. Nothing of it was, unless the kind is [`OperatorErrorKind::Busy`] or
+/// [`OperatorErrorKind::Database`] and the answer to a commit was lost; it is safe to repeat.
 #[derive(Debug)]
 pub struct OperatorError {
+    kind: OperatorErrorKind,
     message: String,
     source: Option<sqlx::Error>,
+}
+
+/// The kinds of [`OperatorError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OperatorErrorKind {
+    /// The database or its pool is busy, for ten seconds by now.
+    Busy,
+    /// The database failed.
+    Database,
+    /// A value that cannot be what was meant, such as an empty reason.
+    Invalid,
+    /// There is no such event, or nothing is known of such a stream.
+    NotFound,
+    /// The cursor is not where the operator saw it any more: look again, and decide again.
+    CursorMoved {
+        /// Where it is.
+        now: Seen,
+    },
+    /// The event is applied, or the sequence is passed.
+    Applied,
+    /// The event's place is skipped, passed, or of an earlier generation, so that its turn never comes:
+    /// [`Operator::replay_out_of_order`](crate::Operator::replay_out_of_order) applies it all the same.
+    SetAside,
+    /// The event's turn is still to come, so that it is not applied out of its order.
+    InTurn,
+    /// Another event id has taken the dead letter's place.
+    Yielded,
+    /// Over the bound on parking the body was not kept, so that there is nothing to hand over: have the producer send
+    /// it again.
+    BodyNotKept,
+    /// The event is held by the fence: [`Inbox::release_fenced`](crate::Inbox::release_fenced).
+    Fenced,
+    /// The event is discarded or superseded, for good.
+    Closed,
+    /// The stream has not begun: it waits for its lowest sequence to settle.
+    NotBegun,
 }
 
 impl OperatorError {
     pub(crate) fn database(error: sqlx::Error) -> Self {
         Self {
+            kind: OperatorErrorKind::Database,
             message: format!("the database failed: {error}"),
             source: Some(error),
         }
     }
 
     pub(crate) fn busy(why: &str) -> Self {
+        Self::new(OperatorErrorKind::Busy, why)
+    }
+
+    pub(crate) fn invalid(why: &str) -> Self {
+        Self::new(OperatorErrorKind::Invalid, why)
+    }
+
+    fn new(kind: OperatorErrorKind, message: impl Into<String>) -> Self {
         Self {
-            message: why.to_owned(),
+            kind,
+            message: message.into(),
             source: None,
         }
+    }
+
+    /// With the text that goes with the kind.
+    pub(crate) fn refused(kind: OperatorErrorKind) -> Self {
+        use OperatorErrorKind as Kind;
+        let message = match kind {
+            Kind::CursorMoved { now } => {
+                return Self::new(kind, format!("the cursor has moved: it is {now} now"));
+            }
+            Kind::Busy => "the database is busy",
+            Kind::Database => "the database failed",
+            Kind::Invalid => "a value that cannot be used",
+            Kind::NotFound => "nothing is known of it",
+            Kind::Applied => "it is applied already",
+            Kind::SetAside => {
+                "its sequence is skipped or passed, so that its turn never comes: `replay_out_of_order` applies it all \
+                 the same"
+            }
+            Kind::InTurn => "its turn is still to come: `replay`, or skip what it waits for",
+            Kind::Yielded => "another event id has taken its place",
+            Kind::BodyNotKept => {
+                "its body was not kept, since the source was over its bound on parking: have it sent again"
+            }
+            Kind::Fenced => "it is held by the fence: `release_fenced`",
+            Kind::Closed => "it is discarded or superseded",
+            Kind::NotBegun => "its stream has not begun yet",
+        };
+        Self::new(kind, message)
+    }
+
+    /// Which kind it is.
+    pub fn kind(&self) -> OperatorErrorKind {
+        self.kind
     }
 }
 

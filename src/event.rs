@@ -86,6 +86,11 @@ impl Delivery {
         self.shared.envelope.sequence.map(|sequence| sequence.get())
     }
 
+    /// The event's version among those of its correlation id, where its source applies what is newer.
+    pub fn version(&self) -> Option<i64> {
+        self.shared.envelope.version
+    }
+
     /// Whether the producer waits for the answer.
     pub fn origin(&self) -> Origin {
         self.shared.origin
@@ -141,7 +146,7 @@ pub enum Outcome {
     Duplicate,
     /// Stored until the lower sequences have come.
     Parked,
-    /// Taken note of without the handler: a handshake or a control event.
+    /// Taken note of without the handler: a handshake, a control event, or what a deferred source stores for the worker.
     Accepted,
     /// A verdict on this payload; sending it again as it is changes nothing.
     Rejected,

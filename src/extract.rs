@@ -19,6 +19,7 @@ use crate::event::{Delivery, Verdict};
 use crate::inbox::Inbox;
 use crate::layer::{Call, DrainTarget, InboxService, Whose};
 use crate::order::worker;
+use crate::park::Park;
 use crate::store::Backend;
 use crate::tenants::Tenants;
 use crate::tx::Tx;
@@ -58,6 +59,24 @@ impl IntoResponseParts for Verdict {
     fn into_response_parts(self, mut parts: ResponseParts) -> Result<ResponseParts, Infallible> {
         parts.extensions_mut().insert(self);
         Ok(parts)
+    }
+}
+
+/// A handler's "not yet" in an answer: `(Park::after(…), StatusCode::OK)`.
+impl IntoResponseParts for Park {
+    type Error = Infallible;
+
+    fn into_response_parts(self, mut parts: ResponseParts) -> Result<ResponseParts, Infallible> {
+        parts.extensions_mut().insert(self);
+        Ok(parts)
+    }
+}
+
+impl IntoResponse for Park {
+    /// The inbox makes a 202 of it. Where there is none, or something between has dropped the extension, it is a 503: the
+    /// producer comes again.
+    fn into_response(self) -> Response {
+        (self, StatusCode::SERVICE_UNAVAILABLE).into_response()
     }
 }
 

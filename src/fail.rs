@@ -14,6 +14,10 @@ pub(crate) mod at {
     pub(crate) const HANDLED: &str = "handled";
     /// The savepoint is released; COMMIT is next.
     pub(crate) const RELEASED: &str = "released";
+    /// A stream that adopts its first sequence is about to begin: its cursor is locked, COMMIT is next.
+    pub(crate) const ADOPTED: &str = "adopted";
+    /// A transaction with no handler in it has all its locks; COMMIT is next.
+    pub(crate) const DECIDED: &str = "decided";
     /// COMMIT has succeeded; nobody has been told, and nothing is drained.
     pub(crate) const COMMITTED: &str = "committed";
 }
@@ -63,7 +67,7 @@ mod on {
 mod off {
     /// Nothing, without the feature.
     #[derive(Clone, Debug, Default)]
-    pub(crate) struct FailPoints;
+    pub(crate) struct FailPoints(());
 
     impl FailPoints {
         #[allow(clippy::unused_async, reason = "the feature's other half waits")]

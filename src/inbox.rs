@@ -12,12 +12,13 @@ use crate::body::ByteBudget;
 use crate::burst::Bursts;
 use crate::clock::{Clock, SystemClock};
 use crate::describe;
-use crate::dispatch::Release;
+use crate::dispatch::{Release, own};
 use crate::error::{BuildError, BuildErrorKind, OperatorError};
 use crate::fail::FailPoints;
-use crate::order::Worker;
-use crate::order::lease;
+use crate::generations::Generations;
+use crate::order::purge::{self, NotPurged};
 use crate::order::worker::{self, Work};
+use crate::order::{Purged, Worker, hints, lease, upkeep};
 use crate::queue::Waiting;
 use crate::recent::Recent;
 use crate::reconcile::Keeping;
@@ -35,6 +36,10 @@ const BODY_BUDGET: usize = 64 * 1024 * 1024;
 const MAX_WAITING: usize = 4_096;
 /// Remembered commits: about 100 bytes each.
 const REMEMBERED: usize = 65_536;
+/// A poll that finds nothing waits longer the next time, up to this: far below the five minutes of §5.14.
+const POLL_EVERY: Duration = Duration::from_secs(5);
+/// `poll_every` beyond this would break §5.14.
+const POLL_AT_MOST: Duration = Duration::from_secs(120);
 /// How long `shutdown` waits for what is running: more than any budget that producers leave.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(30);
 
@@ -82,10 +87,11 @@ impl<DB: Backend> Inbox<DB> {
             max_waiting: MAX_WAITING,
             body_budget: BODY_BUDGET,
             remembered: REMEMBERED,
+            poll_every: POLL_EVERY,
             migrate: true,
             tenants_only: false,
             lease: None,
-            fail: FailPoints::default(),
+            fail: Default::default(),
         }
     }
 
@@ -111,19 +117,32 @@ impl<DB: Backend> Inbox<DB> {
         reason: &str,
     ) -> Result<bool, OperatorError> {
         let key = Key { source, event_id };
-        let released = Release {
-            shared: &self.shared,
-            key,
-            actor,
-            reason,
-        }
-        .run()
-        .await?;
+        let release = Release { key, actor, reason };
+        let released = own(&self.shared, &release).await?;
         if released {
             let (source, event_id) = (Arc::from(source), Arc::from(event_id));
-            worker::wake(&self.shared, Work::Event { source, event_id });
+            let work = Work::Event { source, event_id };
+            hints::tell(&self.shared, work.clone());
+            worker::wake(&self.shared, work);
         }
         Ok(released)
+    }
+
+    /// Removes now what is older than the retention of a source, as the worker does from time to time: rows of applied
+    /// events, and what belongs to them. Small batches, so that deliveries get in; cursors stay (§7.2).
+    ///
+    /// # Errors
+    /// If there is no such source, the database could not be asked, or its clock and this process's are 5 minutes apart.
+    pub async fn purge(&self, source: &str) -> Result<Purged, OperatorError> {
+        let Some(state) = self.shared.find_source(source).await else {
+            return Err(OperatorError::busy("there is no source of this name"));
+        };
+        purge::run(&self.shared, &state)
+            .await
+            .map_err(|error| match error {
+                NotPurged::Database(error) => OperatorError::database(error),
+                apart => OperatorError::busy(&apart.to_string()),
+            })
     }
 
     /// Whether the database answers, within `patience`: for a health check.
@@ -166,6 +185,7 @@ impl<DB: Backend> Inbox<DB> {
             );
         }
         lease::retire(&self.shared).await;
+        self.shared.hints.stop().await;
         self.shared.watch.stop().await;
     }
 }
@@ -181,6 +201,7 @@ pub struct InboxBuilder<DB: Backend> {
     max_waiting: usize,
     body_budget: usize,
     remembered: usize,
+    poll_every: Duration,
     migrate: bool,
     tenants_only: bool,
     lease: Option<Duration>,
@@ -240,6 +261,15 @@ impl<DB: Backend> InboxBuilder<DB> {
         self
     }
 
+    /// The longest pause between two looks of this process's worker for what is due. What this process itself parks or
+    /// applies is looked at without one, and on PostgreSQL what other processes do too; elsewhere this is how long a
+    /// parked event may wait for another process that is not there any more. While there is something to do, the pause
+    /// is a tenth of it, and each is ± at most a quarter. Default: 5 s; at most 2 minutes.
+    pub fn poll_every(mut self, pause: Duration) -> Self {
+        self.poll_every = pause;
+        self
+    }
+
     /// Whether `build` brings the tables up to date. Default: yes. Without, they must be there: the files in
     /// `migrations/` are plain SQL.
     pub fn migrate(mut self, migrate: bool) -> Self {
@@ -279,6 +309,10 @@ impl<DB: Backend> InboxBuilder<DB> {
             let message = "max_in_flight, max_waiting and body_budget must be at least 1";
             return Err(BuildError::unsafe_setting(message));
         }
+        if self.poll_every.is_zero() || self.poll_every > POLL_AT_MOST {
+            let message = format!("poll_every must be more than 0 and at most {POLL_AT_MOST:?}");
+            return Err(BuildError::unsafe_setting(message));
+        }
         if in_flight >= connections {
             tracing::warn!(
                 in_flight,
@@ -300,7 +334,7 @@ impl<DB: Backend> InboxBuilder<DB> {
             let message = "an inbox needs a source: `.source(Source::kudos(\"crm\").secrets([…]))`";
             return Err(BuildError::new(BuildErrorKind::Name, message));
         }
-        let budgets = sources.values().map(|source| source.budget());
+        let budgets = sources.values().map(|source| source.longest_budget());
         let lease = lease(self.lease, budgets.max().unwrap_or_default())?;
         let settings = DB::check(&self.pool).await?;
         if self.migrate {
@@ -316,7 +350,7 @@ impl<DB: Backend> InboxBuilder<DB> {
         let (watch, watcher) = Watch::new();
         let shared = Arc::new(Shared {
             pool: self.pool,
-            sql,
+            sql: Arc::new(sql),
             clock: self.clock,
             sources,
             runtime: Handle::current(),
@@ -324,12 +358,15 @@ impl<DB: Backend> InboxBuilder<DB> {
             in_flight: Semaphore::new(in_flight.min(Semaphore::MAX_PERMITS)),
             writer: DB::SINGLE_WRITER.then(|| Semaphore::new(1)),
             waiting: Waiting::new(self.max_waiting),
+            poll_every: self.poll_every,
             flights: Arc::default(),
             lanes: Arc::default(),
             recent: Recent::new(self.remembered),
+            generations: Generations::default(),
             bodies: ByteBudget::new(self.body_budget),
             tracker: Tracker::default(),
             worker: Worker::default(),
+            hints: Arc::default(),
             tenants: Registry::default(),
             watch,
             lease,
@@ -342,9 +379,11 @@ impl<DB: Backend> InboxBuilder<DB> {
                 generation: 0,
             }),
         });
+        upkeep::learn_who_is_gone(&shared).await?;
         if !DB::CHEAP_INCARNATION {
             shared.runtime.spawn(watcher.run(Arc::downgrade(&shared)));
         }
+        hints::listen(&shared);
         Ok(Inbox { shared })
     }
 }

@@ -41,13 +41,18 @@
 //! 4. Known already? From the memory of commits that this process saw, or by one statement.
 //! 5. The queue: in this process one event and one correlation id hold at most one connection.
 //! 6. BEGIN, a savepoint, and the event's row, inserted as applied. Exactly one transaction can win.
-//! 7. With a sequence: the cursor of its correlation id is advanced by a compare-and-swap, or the event is parked.
+//! 7. With a sequence: the cursor of its correlation id is advanced by a compare-and-swap, or the event is parked. With a
+//!    version: that of its correlation id is raised by a compare-and-swap, or the event is recorded as superseded.
 //! 8. The handler runs with that transaction in its hands, within what is left of the budget.
 //! 9. A 2xx: the savepoint is released, which fails if the transaction is not what it was; then COMMIT; then the answer.
-//!    Another 4xx or a 3xx: rolled back, and a dead letter in the same transaction. Anything else: rolled back.
+//!    Another 4xx or a 3xx: rolled back, and a dead letter in the same transaction. [`Park`]: rolled back, and parked in the
+//!    same transaction. Anything else: rolled back.
+//!    A deferred source ([`Source::deferred`]) stores the event after step 6 instead; the worker does the rest.
 //! 10. Successors that are now due are applied by the worker, one transaction each.
 //!
 //! # States of an event
+//!
+//! On one page, with what guards each transition: [`guide::states`].
 //!
 //! ```text
 //!            its turn, 2xx                    its turn, 2xx
@@ -59,7 +64,15 @@
 //!                     └────── gap, too many failures, 4xx ────────┘
 //! ```
 //!
-//! A source whose event id is not signed has one state more, *fenced*: kept, and handed over only if an operator says so.
+//! A source whose event id is not signed has one state more, *fenced*: kept, and handed over only if an operator says so. One
+//! that applies what is newer ([`Source::newer_than`]) has *superseded*: recorded, and never handed over.
+//!
+//! A stream that adopts its first sequence ([`Source::adopt_first_sequence`]) has a cursor of −1 while it settles, so that
+//! everything of it parks; then the cursor is set to the lowest sequence that is parked, and what was below it is recorded
+//! as *before start*.
+//!
+//! What else operators decide is in [`operator`]: a dead letter goes back into its turn, or is *discarded*; a sequence is
+//! skipped, and what comes for it is a dead letter at once.
 //!
 //! Whose turn it is is computed from the cursor and stored nowhere, so that nothing is stranded by a crash or a race.
 //!
@@ -88,9 +101,14 @@ mod event;
 #[cfg(feature = "axum")]
 mod extract;
 mod fail;
+mod generations;
+mod guard;
 mod inbox;
+mod kept;
 pub mod layer;
+pub mod operator;
 mod order;
+mod park;
 pub mod preset;
 mod queue;
 mod recent;
@@ -107,20 +125,30 @@ mod watch;
 
 pub use answer::INBOX_OUTCOME;
 pub use burst::{Burst, BurstState};
-pub use error::{BuildError, BuildErrorKind, OperatorError, TxError};
+pub use error::{BuildError, BuildErrorKind, OperatorError, OperatorErrorKind, TxError};
 pub use event::{Delivery, Origin, Outcome, Verdict};
 #[cfg(feature = "failpoints")]
 #[doc(hidden)]
 pub use fail::FailPoints;
+pub use guard::Guarded;
 pub use inbox::{Inbox, InboxBuilder};
+pub use operator::Operator;
+pub use order::{Purged, WorkerStatus};
+pub use park::Park;
 pub use preset::Preset;
-pub use source::Source;
+pub use source::{EqualVersions, Source};
 pub use store::Backend;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite;
 pub use tenants::{Tenant, TenantFuture, Tenants};
 pub use tx::Tx;
 pub use verify::{Secret, Secrets};
+
+/// Pages that are no one item's.
+pub mod guide {
+    #[doc = include_str!("../docs/states.md")]
+    pub mod states {}
+}
 
 /// The README's code is compiled with the crate's.
 #[cfg(all(doctest, feature = "axum", feature = "sqlite"))]

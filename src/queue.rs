@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use http::StatusCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use crate::clock::Timestamp;
 use crate::envelope::Fingerprint;
 
 type Pair = (Arc<str>, Arc<str>);
@@ -27,8 +28,21 @@ pub(crate) enum End {
     Parked {
         waiting_for: u64,
     },
+    /// Stored for a worker (§5.13).
+    Stored,
+    /// Kept until then, since the handler said so.
+    PutOff {
+        waiting_for: Option<u64>,
+        until: Timestamp,
+    },
     /// Held by the fence (§6.7).
     Fenced,
+    /// A later version was applied before it (§5.12).
+    Superseded,
+    /// Its place is never waited for (§4.3).
+    SetAside,
+    /// An operator decided that it will never be applied.
+    Discarded,
     /// The handler's terminal verdict.
     Rejected(StatusCode),
     /// Anything else: those who waited do not run the handler again.

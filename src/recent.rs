@@ -10,11 +10,20 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::envelope::Fingerprint;
+use crate::kept::Kept;
 
 /// Half of the ten minutes: an entry lives through one turn of the generations, and at most two.
 const GENERATION: Duration = Duration::from_secs(300);
 
-type Generation = HashMap<(Arc<str>, Arc<str>), Fingerprint>;
+type Generation = HashMap<(Arc<str>, Arc<str>), Seen>;
+
+/// A commit that this process saw.
+#[derive(Clone)]
+pub(crate) struct Seen {
+    pub(crate) fingerprint: Fingerprint,
+    /// The first answer, where answers are stored.
+    pub(crate) kept: Option<Arc<Kept>>,
+}
 
 pub(crate) struct Recent {
     capacity: usize,
@@ -48,8 +57,7 @@ impl Recent {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The fingerprint of a commit that this process saw.
-    pub(crate) fn find(&self, source: &Arc<str>, event_id: &Arc<str>) -> Option<Fingerprint> {
+    pub(crate) fn find(&self, source: &Arc<str>, event_id: &Arc<str>) -> Option<Seen> {
         let pair = (Arc::clone(source), Arc::clone(event_id));
         let mut inner = self.lock();
         inner.turn(self.capacity);
@@ -57,7 +65,7 @@ impl Recent {
             .young
             .get(&pair)
             .or_else(|| inner.old.get(&pair))
-            .copied()
+            .cloned()
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -65,13 +73,7 @@ impl Recent {
     }
 
     /// Remembers a commit, unless the memory was emptied since `epoch` was read.
-    pub(crate) fn remember(
-        &self,
-        epoch: u64,
-        source: &Arc<str>,
-        event_id: &Arc<str>,
-        fingerprint: Fingerprint,
-    ) {
+    pub(crate) fn remember(&self, epoch: u64, source: &Arc<str>, event_id: &Arc<str>, seen: Seen) {
         let mut inner = self.lock();
         if self.capacity == 0 || inner.epoch != epoch {
             return;
@@ -79,7 +81,7 @@ impl Recent {
         inner.turn(self.capacity);
         inner
             .young
-            .insert((Arc::clone(source), Arc::clone(event_id)), fingerprint);
+            .insert((Arc::clone(source), Arc::clone(event_id)), seen);
     }
 
     pub(crate) fn clear(&self) {
@@ -114,16 +116,18 @@ mod tests {
         Arc::from(text)
     }
 
+    fn seen() -> Seen {
+        Seen {
+            fingerprint: Fingerprint::default(),
+            kept: None,
+        }
+    }
+
     #[test]
     fn it_never_holds_more_than_its_capacity() {
         let recent = Recent::new(10);
         for i in 0..1_000 {
-            recent.remember(
-                0,
-                &name("crm"),
-                &name(&i.to_string()),
-                Fingerprint::default(),
-            );
+            recent.remember(0, &name("crm"), &name(&i.to_string()), seen());
             let inner = recent.lock();
             assert!(inner.young.len() + inner.old.len() <= 10);
         }
@@ -134,7 +138,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn it_forgets_within_ten_minutes() {
         let recent = Recent::new(10);
-        recent.remember(0, &name("crm"), &name("a"), Fingerprint::default());
+        recent.remember(0, &name("crm"), &name("a"), seen());
         tokio::time::advance(GENERATION).await;
         assert!(recent.find(&name("crm"), &name("a")).is_some());
         tokio::time::advance(GENERATION).await;
@@ -146,7 +150,7 @@ mod tests {
         let recent = Recent::new(10);
         let epoch = recent.epoch();
         recent.clear();
-        recent.remember(epoch, &name("crm"), &name("a"), Fingerprint::default());
+        recent.remember(epoch, &name("crm"), &name("a"), seen());
         assert!(recent.find(&name("crm"), &name("a")).is_none());
     }
 }

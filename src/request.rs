@@ -51,19 +51,39 @@ pub(crate) fn strip(headers: &mut HeaderMap, signatures: &[HeaderName], keep: &[
 
 /// The form that is stored. Header values are bytes and stay bytes; they can hold neither CR nor LF.
 pub(crate) fn store(parts: &Parts, body: &Bytes) -> StoredRequest {
-    let mut headers = Vec::with_capacity(parts.headers.len() * 32);
-    for (name, value) in &parts.headers {
-        headers.extend_from_slice(name.as_str().as_bytes());
-        headers.extend_from_slice(b": ");
-        headers.extend_from_slice(value.as_bytes());
-        headers.extend_from_slice(b"\r\n");
-    }
     StoredRequest {
         method: parts.method.as_str().to_owned(),
         uri: parts.uri.to_string(),
-        headers: headers.into(),
+        headers: lines_of(&parts.headers),
         body: body.clone(),
     }
+}
+
+/// `name: value` lines.
+pub(crate) fn lines_of(headers: &HeaderMap) -> Bytes {
+    let mut lines = Vec::with_capacity(headers.len() * 32);
+    for (name, value) in headers {
+        lines.extend_from_slice(name.as_str().as_bytes());
+        lines.extend_from_slice(b": ");
+        lines.extend_from_slice(value.as_bytes());
+        lines.extend_from_slice(b"\r\n");
+    }
+    lines.into()
+}
+
+/// The headers again, or nothing if they are damaged.
+pub(crate) fn headers_of(lines: &[u8]) -> Option<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    let mut rest = lines;
+    while !rest.is_empty() {
+        let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
+        let colon = rest[..end].iter().position(|byte| *byte == b':')?;
+        let name = HeaderName::from_bytes(&rest[..colon]).ok()?;
+        let value = HeaderValue::from_bytes(rest.get(colon + 2..end)?).ok()?;
+        headers.append(name, value);
+        rest = &rest[end + 2..];
+    }
+    Some(headers)
 }
 
 /// The request again, or nothing if the row is damaged.
@@ -71,15 +91,7 @@ pub(crate) fn restore(stored: &StoredRequest) -> Option<Request<Bytes>> {
     let mut request = Request::new(stored.body.clone());
     *request.method_mut() = Method::from_bytes(stored.method.as_bytes()).ok()?;
     *request.uri_mut() = stored.uri.parse::<Uri>().ok()?;
-    let mut rest = &stored.headers[..];
-    while !rest.is_empty() {
-        let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
-        let colon = rest[..end].iter().position(|byte| *byte == b':')?;
-        let name = HeaderName::from_bytes(&rest[..colon]).ok()?;
-        let value = HeaderValue::from_bytes(rest.get(colon + 2..end)?).ok()?;
-        request.headers_mut().append(name, value);
-        rest = &rest[end + 2..];
-    }
+    *request.headers_mut() = headers_of(&stored.headers)?;
     Some(request)
 }
 

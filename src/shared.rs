@@ -16,10 +16,13 @@ use crate::body::ByteBudget;
 use crate::burst::Bursts;
 use crate::clock::Clock;
 use crate::dispatch::patience;
+use crate::envelope::Envelope;
 use crate::fail::FailPoints;
-use crate::order::Worker;
+use crate::generations::Generations;
+use crate::kept::Kept;
+use crate::order::{Hints, Worker};
 use crate::queue::{Flights, Lanes, Waiting};
-use crate::recent::Recent;
+use crate::recent::{Recent, Seen};
 use crate::reconcile::Keeping;
 use crate::source::SourceState;
 use crate::store::{Backend, Fault, Sql, close_hard};
@@ -27,10 +30,13 @@ use crate::tenants::Registry;
 use crate::tracker::Tracker;
 use crate::watch::Watch;
 
+/// Answers in memory are no larger than this, in bytes: there are some ten thousands of them.
+const REMEMBERED_ANSWER: usize = 1024;
+
 /// What the handles of one inbox share.
 pub(crate) struct Shared<DB: Backend> {
     pub(crate) pool: Pool<DB>,
-    pub(crate) sql: Sql,
+    pub(crate) sql: Arc<Sql>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) sources: HashMap<Arc<str>, Arc<SourceState>>,
     pub(crate) runtime: Handle,
@@ -39,12 +45,16 @@ pub(crate) struct Shared<DB: Backend> {
     /// The one writer's turn, where the database has but one.
     pub(crate) writer: Option<Semaphore>,
     pub(crate) waiting: Waiting,
+    /// The longest pause between two looks of the worker.
+    pub(crate) poll_every: Duration,
     pub(crate) flights: Arc<Flights>,
     pub(crate) lanes: Arc<Lanes>,
     pub(crate) recent: Recent,
+    pub(crate) generations: Generations,
     pub(crate) bodies: ByteBudget,
     pub(crate) tracker: Tracker,
     pub(crate) worker: Worker,
+    pub(crate) hints: Arc<Hints>,
     pub(crate) tenants: Registry,
     pub(crate) watch: Watch,
     /// How long a worker's claim is good for.
@@ -263,6 +273,28 @@ impl<DB: Backend> Shared<DB> {
             close_hard(conn);
         }
         generation
+    }
+
+    /// Remembers a commit that this process saw, with its answer where a duplicate gets that again.
+    pub(crate) fn remember(
+        &self,
+        epoch: u64,
+        source: &SourceState,
+        envelope: &Envelope,
+        kept: Option<&Arc<Kept>>,
+    ) {
+        if source.answer_limit().is_some()
+            && !kept.is_some_and(|kept| kept.bytes() <= REMEMBERED_ANSWER)
+        {
+            return;
+        }
+        let seen = Seen {
+            fingerprint: envelope.print(),
+            kept: kept.cloned(),
+        };
+        let name = source.name_arc();
+        self.recent
+            .remember(epoch, &name, envelope.event_id.as_arc(), seen);
     }
 
     /// The one writer's turn, where the database has but one: a statement that writes would wait for the transaction that

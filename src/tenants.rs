@@ -106,7 +106,7 @@ impl<DB: Backend> Inbox<DB> {
             let message = format!("a source of the inbox is named {:?} too", state.name());
             return Err(BuildError::new(BuildErrorKind::Name, message));
         }
-        crate::inbox::check_lease(self.shared.lease, state.budget())?;
+        crate::inbox::check_lease(self.shared.lease, state.longest_budget())?;
         lock(&self.shared.tenants.alive).insert(state.name_arc(), Arc::downgrade(&state));
         Ok(Tenant(state))
     }

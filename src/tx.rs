@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use http::Extensions;
 use sqlx::pool::PoolConnection;
 
+use crate::clock::{Clock, Timestamp};
 use crate::error::TxError;
 use crate::event::{Delivery, Verdict};
-use crate::store::{Backend, close_hard};
+use crate::store::{Backend, Sql, close_hard};
 
 /// The transaction in which this event's row is written: what the handler writes here is committed with it, or not
 /// at all.
@@ -45,6 +46,12 @@ impl<DB: Backend> Tx<DB> {
             slot,
             delivery: extensions.get::<Delivery>().cloned(),
         })
+    }
+
+    /// What statements of the inbox's own need.
+    pub(crate) fn tools(&self) -> (Arc<Sql>, Timestamp) {
+        let cell = &self.slot.0;
+        (Arc::clone(&cell.sql), cell.clock.now())
     }
 
     /// States how this delivery is to end, whatever the status that an outer layer makes of the answer
@@ -93,7 +100,11 @@ impl<DB: Backend> Drop for Tx<DB> {
 /// The slot: cloned with the request, shared with the dispatcher.
 pub(crate) struct Lent<DB: Backend>(Arc<Cell<DB>>);
 
-struct Cell<DB: Backend>(Mutex<Slot<DB>>);
+struct Cell<DB: Backend> {
+    slot: Mutex<Slot<DB>>,
+    sql: Arc<Sql>,
+    clock: Arc<dyn Clock>,
+}
 
 enum Slot<DB: Backend> {
     Here(PoolConnection<DB>),
@@ -109,8 +120,12 @@ impl<DB: Backend> Clone for Lent<DB> {
 }
 
 impl<DB: Backend> Lent<DB> {
-    pub(crate) fn new(conn: PoolConnection<DB>) -> Self {
-        Self(Arc::new(Cell(Mutex::new(Slot::Here(conn)))))
+    pub(crate) fn new(conn: PoolConnection<DB>, sql: Arc<Sql>, clock: Arc<dyn Clock>) -> Self {
+        Self(Arc::new(Cell {
+            slot: Mutex::new(Slot::Here(conn)),
+            sql,
+            clock,
+        }))
     }
 
     fn swap(&self, next: Slot<DB>) -> Slot<DB> {
@@ -150,7 +165,7 @@ impl<DB: Backend> Lent<DB> {
 impl<DB: Backend> Cell<DB> {
     fn lock(&self) -> MutexGuard<'_, Slot<DB>> {
         // No code that could panic runs under this lock, so that poisoning says nothing.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -25,6 +25,7 @@ const AGAIN: Duration = Duration::from_millis(250);
 const BACKLOG: usize = 256;
 
 /// The inbox's side of it.
+#[derive(Clone)]
 pub(crate) struct Watch {
     requests: mpsc::Sender<Request>,
     alive: Arc<AtomicBool>,
@@ -35,6 +36,7 @@ type Beats = Vec<(String, i64)>;
 
 enum Request {
     Kill(SqlStr),
+    Notify(Vec<String>),
     Ping(oneshot::Sender<()>),
     /// A worker's sign of life, its count, and the others' rows as the answer.
     Beat(i64, oneshot::Sender<Beats>),
@@ -67,6 +69,11 @@ impl Watch {
 
     pub(crate) fn kill(&self, statement: SqlStr) {
         let _ = self.requests.try_send(Request::Kill(statement));
+    }
+
+    /// Tells other processes. Lost if there is too much to do: they look by themselves, too.
+    pub(crate) fn notify(&self, hints: Vec<String>) {
+        let _ = self.requests.try_send(Request::Notify(hints));
     }
 
     /// Whether the server answers now. Never, if it is gone: the caller has its own patience.
@@ -161,6 +168,11 @@ async fn handle<DB: Backend>(
                 Err(error) => matches!(error, sqlx::Error::Database(_)),
             }
         }
+        Some(Request::Notify(hints)) => match DB::notify(conn, &shared.sql, &hints).await {
+            Ok(()) => true,
+            // A server that does not take them is there all the same.
+            Err(error) => matches!(error, sqlx::Error::Database(_)),
+        },
         Some(Request::Ping(reply)) => {
             let answered = look(conn, shared).await;
             if answered {

@@ -154,15 +154,6 @@ async fn run<DB: Faulty + Open>(mut settings: Settings) -> Result<(), Failure> {
             "no secrets were set; one for kudos was made: KUDOS_SECRETS={secret}"
         ));
     }
-    if settings
-        .mounted
-        .iter()
-        .any(|mounted| mounted.preset.name == "brief")
-    {
-        tracing::warn!(
-            "stored answers are not in this version: duplicates of brief get `already_processed`"
-        );
-    }
     if settings.demo_faults {
         tracing::warn!("DEMO_FAULTS is on: events say by themselves what goes wrong");
     }
@@ -232,9 +223,22 @@ fn source(mounted: &Mounted, settings: &Settings) -> Source {
         .tolerance(Tolerance::new(settings.tolerance, settings.tolerance))
         .budget(settings.budget_of(mounted.preset))
         .body_limit(settings.body_limit)
-        .first_sequence(settings.first_sequence)
         .backoff(settings.backoff.iter().copied())
         .park_limit(settings.park_limit);
+    if settings
+        .deferred
+        .iter()
+        .any(|name| name == mounted.preset.name)
+    {
+        source = source.deferred();
+    }
+    if let Some(store) = settings.store_responses {
+        source = source.store_answers(store);
+    }
+    source = match settings.first_sequence {
+        Some(first) => source.first_sequence(first),
+        None => source.adopt_first_sequence(settings.settle),
+    };
     if let Some(retention) = settings.retention {
         source = source.retention(retention);
     }

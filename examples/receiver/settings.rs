@@ -79,6 +79,10 @@ pub(crate) const CLI: Cli = Cli {
             .env("TOLERANCE")
             .default("5m"),
         Opt::new("first-sequence", "N", "of every stream: 0, 1 or adopt").env("FIRST_SEQUENCE").default("1"),
+        Opt::new("adopt-settle", "TIME", "with first-sequence adopt: how long a new stream parks what comes, before it begins at \
+             the lowest")
+            .env("ADOPT_SETTLE")
+            .default("30s"),
         Opt::new("deferred", "PRESETS", "presets that run deferred, comma-separated").env("DEFERRED"),
         Opt::switch(
             "store-responses",
@@ -97,7 +101,7 @@ A database is compiled in with the feature of its name. Behind PgBouncer in tran
 What the ledger reads is the body's `data`: an object with `account` and `amount`. For stripe it may be in
 `data.object`, for slack in `event.data`, and for github and shopify, whose payloads have no such envelope, at the top
 of the body (as JSON; their ids are not signed, so that the same content under a new id is fenced).
-In this version the console, deferred mode, stored answers and adopted first sequences are refused.
+In this version the console is refused.
 Without stored answers the duplicates of brief get `already_processed`, as those of every preset do.",
 };
 
@@ -141,10 +145,16 @@ pub(crate) struct Settings {
     pub(crate) pool_size: u32,
     pub(crate) max_in_flight: Option<usize>,
     pub(crate) body_limit: usize,
+    /// Nothing: as the preset has it.
+    pub(crate) store_responses: Option<bool>,
     pub(crate) lease: Duration,
+    /// The presets that run deferred.
+    pub(crate) deferred: Vec<String>,
     pub(crate) park_limit: u32,
     pub(crate) tolerance: Duration,
-    pub(crate) first_sequence: Sequence,
+    /// None: where they stand, when they have settled.
+    pub(crate) first_sequence: Option<Sequence>,
+    pub(crate) settle: Duration,
     pub(crate) demo_faults: bool,
 }
 
@@ -176,10 +186,13 @@ impl Settings {
                 0 => Err("at least 1 byte".to_owned()),
                 bytes => Ok(bytes),
             })?,
+            store_responses: given.maybe("store-responses", values::boolean)?,
             lease,
+            deferred: given.maybe("deferred", presets)?.unwrap_or_default(),
             park_limit: given.one("park-limit", values::count)?,
             tolerance: given.one("tolerance", values::some_time)?,
             first_sequence: given.one("first-sequence", first_sequence)?,
+            settle: given.one("adopt-settle", values::some_time)?,
             demo_faults: given.on("demo-faults")?,
         })
     }
@@ -206,19 +219,24 @@ fn later(given: &Given) -> Result<(), Wrong> {
     if given.on("console-actions")? {
         return Err(missing("CONSOLE_ACTIONS"));
     }
-    if given.on("store-responses")? {
-        return Err(missing("STORE_RESPONSES"));
-    }
-    let deferred = given.maybe("deferred", |text| Ok(text.trim().to_owned()))?;
-    if deferred.is_some_and(|presets| !presets.is_empty()) {
-        return Err(missing("DEFERRED"));
-    }
     given.one("database-url", database)?;
-    let first = given.one("first-sequence", |text| Ok(text.to_owned()))?;
-    if first == "adopt" {
-        return Err(missing("FIRST_SEQUENCE=adopt"));
-    }
     Ok(())
+}
+
+/// Names of presets that this receiver may mount; an empty list is none.
+fn presets(text: &str) -> Result<Vec<String>, String> {
+    let names = text.split(',').map(str::trim);
+    let names: Vec<_> = names
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect();
+    match names
+        .iter()
+        .find(|name| !PRESETS.iter().any(|(known, _)| known == name))
+    {
+        None => Ok(names),
+        Some(unknown) => Err(format!("there is no preset {unknown:?} to run deferred")),
+    }
 }
 
 fn missing(what: &str) -> Wrong {
@@ -284,13 +302,12 @@ fn address(text: &str) -> Result<String, String> {
     }
 }
 
-fn first_sequence(text: &str) -> Result<Sequence, String> {
-    let first = match text {
-        "0" => Some(0),
-        "1" => Some(1),
-        _ => None,
-    };
-    first
-        .and_then(Sequence::new)
-        .ok_or_else(|| "0, 1 or adopt".to_owned())
+/// None: adopt.
+fn first_sequence(text: &str) -> Result<Option<Sequence>, String> {
+    match text {
+        "0" => Ok(Sequence::new(0)),
+        "1" => Ok(Sequence::new(1)),
+        "adopt" => Ok(None),
+        _ => Err("0, 1 or adopt".to_owned()),
+    }
 }

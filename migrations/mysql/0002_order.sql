@@ -9,6 +9,9 @@ ALTER TABLE tower_inbox_cursor
     ADD COLUMN settles_at BIGINT,                     -- a stream that adopts its first sequence begins then; next_sequence is -1 so far
     ADD COLUMN next_range BIGINT;                     -- where the lowest skipped range ahead begins, if there is one
 
+-- Streams that have not begun: few at any time.
+CREATE INDEX tower_inbox_cursor_settles ON tower_inbox_cursor (settles_at);
+
 -- state of an event, besides: 5 superseded, 6 discarded. reason of a dead letter, besides: 4 crash, 5 skipped, 6 before_start
 ALTER TABLE tower_inbox_pending
     ADD COLUMN lease_token  BIGINT        NOT NULL DEFAULT 0, -- 0: nobody's; else the fencing token of one attempt

@@ -3,9 +3,15 @@
 
 ALTER TABLE tower_inbox_event ADD COLUMN version INTEGER;     -- newer-than order: an integer, or an instant in µs
 
+-- Retention finds its rows by this, where they are not applied ones.
+CREATE INDEX tower_inbox_event_not_applied ON tower_inbox_event (source, state, decided_at) WHERE state > 3;
+
 ALTER TABLE tower_inbox_cursor ADD COLUMN version INTEGER;    -- newer-than order: the one that was applied last
 ALTER TABLE tower_inbox_cursor ADD COLUMN settles_at INTEGER; -- a stream that adopts its first sequence begins then; next_sequence is -1 so far
 ALTER TABLE tower_inbox_cursor ADD COLUMN next_range INTEGER; -- where the lowest skipped range ahead begins, if there is one
+
+-- Streams that have not begun: few at any time.
+CREATE INDEX tower_inbox_cursor_settles ON tower_inbox_cursor (settles_at) WHERE settles_at IS NOT NULL;
 
 -- state of an event, besides: 5 superseded, 6 discarded. reason of a dead letter, besides: 4 crash, 5 skipped, 6 before_start
 ALTER TABLE tower_inbox_pending ADD COLUMN lease_token INTEGER NOT NULL DEFAULT 0;  -- 0: nobody's; else the fencing token of one attempt

@@ -1,16 +1,22 @@
 //! What the event's row and its cursor say: event first, then cursor, everywhere in this order.
 
+use std::sync::atomic::Ordering;
+
+use super::aside::lock_or_open;
 use super::open::Open;
-use super::{Entered, Job, Stop};
+use super::{Entered, Job, Stop, cursor};
 use crate::event::Origin;
-use crate::store::{Backend, Key, Known, Lease, Place, State, Stream};
+use crate::store::{Backend, Cursor, Key, Known, Lease, Place, Reason, State};
 
 /// The looks at a row that somebody else keeps changing, within one transaction.
-const LOOKS: u32 = 3;
+pub(super) const LOOKS: u32 = 3;
 
 impl<DB: Backend> Job<'_, DB> {
     /// Event first, then cursor: everywhere in this order.
     pub(super) async fn enter(&self, open: &mut Open<'_, DB>) -> Result<Entered, Stop> {
+        if self.only_stores() {
+            return self.enter_deferred(open).await;
+        }
         let conn = open.conn();
         if self.origin == Origin::Drained {
             return match DB::lock_event(conn, &self.shared.sql, self.key()).await? {
@@ -19,12 +25,13 @@ impl<DB: Backend> Job<'_, DB> {
             };
         }
         for _ in 0..LOOKS {
-            if DB::insert_event(conn, &self.shared.sql, &self.new_event(), State::Applied).await? {
+            if DB::insert_event(conn, &self.shared.sql, &self.new_event(), self.begins_as()).await?
+            {
                 if self.is_fenced(conn).await? {
                     return Ok(Entered::Fence { from: None });
                 }
                 return match self.place() {
-                    None => Ok(Entered::Run { from: None }),
+                    None => self.outrun(conn, None).await,
                     Some(place) => self.take_turn(conn, &place).await,
                 };
             }
@@ -41,6 +48,15 @@ impl<DB: Backend> Job<'_, DB> {
         if let Some(known) = DB::lock_event(conn, sql, self.key()).await? {
             return self.enter_known(conn, &known).await.map(Some);
         }
+        self.claim_place(conn).await
+    }
+
+    /// What holds the event's place, since it is not its id that is taken. Nothing: look again.
+    pub(super) async fn claim_place(
+        &self,
+        conn: &mut DB::Connection,
+    ) -> Result<Option<Entered>, Stop> {
+        let sql = &self.shared.sql;
         let Some(place) = self.place() else {
             return Ok(None);
         };
@@ -48,6 +64,12 @@ impl<DB: Backend> Job<'_, DB> {
             return Ok(None);
         };
         if holder.state != State::Dead {
+            // The row was inserted by what this process knows of the stream's generation. The place may be one of an
+            // earlier generation (§5.15).
+            let at = self.shared.clock.now();
+            if let Some(cursor) = cursor::lock::<DB>(conn, sql, place.stream, at).await? {
+                self.check_generation(&place, &cursor)?;
+            }
             return Ok(Some(Entered::PlaceTaken));
         }
         // A dead letter yields its place to the new id; both are kept, and linked (§4.3).
@@ -59,53 +81,43 @@ impl<DB: Backend> Job<'_, DB> {
         Ok(None)
     }
 
-    /// The event has a row.
-    async fn enter_known(&self, conn: &mut DB::Connection, known: &Known) -> Result<Entered, Stop> {
-        let sql = &self.shared.sql;
+    /// What needs neither cursor nor handler.
+    pub(super) fn decided(&self, known: &Known) -> Option<Entered> {
         if self.origin == Origin::Live
             && !self.source.same_content(self.envelope, known)
             && self.source.refuses_other_content(self.envelope)
         {
-            return Ok(Entered::Duplicate {
+            return Some(Entered::Duplicate {
                 other_content: true,
             });
         }
-        if known.state == State::Applied {
-            return Ok(Entered::Duplicate {
+        match known.state {
+            State::Applied => Some(Entered::Duplicate {
                 other_content: false,
-            });
+            }),
+            State::Fenced => Some(Entered::Fenced),
+            State::Superseded => Some(Entered::Superseded),
+            State::Discarded => Some(Entered::Discarded),
+            _ if known.is_set_aside() => Some(Entered::SetAside),
+            _ => known.has_yielded.then_some(Entered::PlaceTaken),
         }
-        if known.state == State::Fenced {
-            return Ok(Entered::Fenced);
+    }
+
+    /// The event has a row.
+    async fn enter_known(&self, conn: &mut DB::Connection, known: &Known) -> Result<Entered, Stop> {
+        self.generation.store(known.generation, Ordering::Relaxed);
+        if let Some(entered) = self.decided(known) {
+            return Ok(entered);
         }
-        if known.has_yielded {
-            return Ok(Entered::PlaceTaken);
-        }
-        // What counts is the place that it was stored with.
-        if let (Some(correlation_id), Some(sequence)) = (&known.correlation_id, known.sequence) {
-            let stream = Stream {
-                source: self.source.name(),
-                correlation_id,
-            };
-            let next = match DB::lock_cursor(conn, sql, stream).await? {
-                Some(next) => next,
-                // Nothing of this stream was ever applied: its cursor went with the rollback of its first event.
-                None => {
-                    let (first, at) = (self.source.first(), self.shared.clock.now());
-                    DB::open_cursor(conn, sql, stream, first, at).await?;
-                    first
-                }
-            };
-            if sequence > next {
-                return Ok(Entered::Parked { waiting_for: next });
+        let sql = &self.shared.sql;
+        // What counts is the place that it was stored with; none does where an operator wants it out of its order.
+        let place = known.place(self.source.name());
+        if let Some(place) = place.filter(|_| !self.out_of_order) {
+            if let Some(entered) = self.take_turn_again(conn, &place, known).await? {
+                return Ok(entered);
             }
-            if sequence < next {
-                return Ok(Entered::SetAside);
-            }
-            let place = Place { stream, sequence };
-            if !self.advance(conn, &place).await? {
-                return Err(Stop::Again);
-            }
+        } else if known.reason == Some(Reason::Crash) {
+            return Ok(Entered::SetAside);
         }
         let at = self.shared.clock.now();
         if !DB::swap_state(conn, sql, self.key(), known.state, State::Applied, at).await? {
@@ -123,13 +135,73 @@ impl<DB: Backend> Job<'_, DB> {
             // Taken over by another worker, which thought this one dead.
             return Ok(Entered::Gone);
         }
-        Ok(Entered::Run {
-            from: Some(known.state),
-        })
+        self.outrun(conn, Some(known)).await
+    }
+
+    /// A stored event's place against its cursor. Nothing: it is its turn, and the cursor has moved.
+    async fn take_turn_again(
+        &self,
+        conn: &mut DB::Connection,
+        place: &Place<'_>,
+        known: &Known,
+    ) -> Result<Option<Entered>, Stop> {
+        let (sql, at) = (&self.shared.sql, self.shared.clock.now());
+        let (stream, sequence) = (place.stream, place.sequence);
+        // Most likely it is its turn: one statement then. A crash is for operators alone (§5.11).
+        if known.reason != Some(Reason::Crash) && DB::advance_cursor(conn, sql, place, at).await? {
+            return Ok(None);
+        }
+        // Where nothing of this stream was ever applied, its cursor went with the rollback of its first event.
+        let mut start = self.source.start(at);
+        if start.settles_at.take().is_some() {
+            // It had its turn: it was the first one before the source adopted streams.
+            start.next = sequence;
+        }
+        let Some(cursor) = lock_or_open::<DB>(conn, sql, stream, Some(start), at).await? else {
+            return Err(Stop::Again);
+        };
+        // Of an earlier generation: it is never in turn again.
+        let mut never = (place.generation != cursor.generation).then_some(Reason::Skipped);
+        let maybe_in_range = sequence < cursor.next
+            || sequence > cursor.next && cursor.next_range.is_some_and(|first| sequence >= first);
+        if never.is_none() && maybe_in_range {
+            let range = DB::range_at(conn, sql, place).await?;
+            never = range.map(|range| range.kind.reason());
+        }
+        if let Some(reason) = never {
+            // Version 1 of the crate knows neither, and may have left it waiting.
+            return Ok(Some(if known.is_waiting() {
+                Entered::Aside {
+                    reason,
+                    from: Some(known.state),
+                }
+            } else {
+                Entered::SetAside
+            }));
+        }
+        if sequence < cursor.next {
+            return Ok(Some(Entered::SetAside));
+        }
+        let waiting_for = cursor.next;
+        if sequence > cursor.next || known.reason == Some(Reason::Crash) {
+            return Ok(Some(Entered::Parked { waiting_for }));
+        }
+        cursor::pass::<DB>(conn, sql, stream, cursor, at).await?;
+        Ok(None)
+    }
+
+    /// Another generation than the row was inserted with: a fresh transaction begins with the right one.
+    pub(super) fn check_generation(&self, place: &Place<'_>, cursor: &Cursor) -> Result<(), Stop> {
+        if place.generation == cursor.generation {
+            return Ok(());
+        }
+        let generations = &self.shared.generations;
+        generations.learn(place.stream, cursor.generation);
+        Err(Stop::Again)
     }
 
     /// Whether the same was signed under another id before (§6.7): after the id, before the cursor.
-    async fn is_fenced(&self, conn: &mut DB::Connection) -> Result<bool, Stop> {
+    pub(super) async fn is_fenced(&self, conn: &mut DB::Connection) -> Result<bool, Stop> {
         let Some(fence) = &self.fence else {
             return Ok(false);
         };
@@ -152,39 +224,51 @@ impl<DB: Backend> Job<'_, DB> {
         conn: &mut DB::Connection,
         place: &Place<'_>,
     ) -> Result<Entered, Stop> {
-        let first = self.source.first();
-        if place.sequence == first {
+        let sql = &self.shared.sql;
+        let start = self.source.start(self.shared.clock.now());
+        if place.sequence == start.next && place.generation == 0 {
             // Most likely the stream is new. Looked for first, the missing cursor would leave a lock on the gap that it
             // belongs into on MySQL (REPEATABLE READ), and the firsts of other new streams would deadlock on it.
             let at = self.shared.clock.now();
-            DB::open_cursor(conn, &self.shared.sql, place.stream, first, at).await?;
+            DB::open_cursor(conn, sql, place.stream, start, at).await?;
         }
         for _ in 0..LOOKS {
-            if self.advance(conn, place).await? {
+            let at = self.shared.clock.now();
+            if DB::advance_cursor(conn, sql, place, at).await? {
                 return Ok(Entered::Run { from: None });
             }
-            match DB::lock_cursor(conn, &self.shared.sql, place.stream).await? {
-                Some(next) if place.sequence > next => {
-                    return Ok(Entered::Park { waiting_for: next });
-                }
-                // Its own row was purged: it was applied (§4.3).
-                Some(next) if place.sequence < next => {
-                    return Ok(Entered::Duplicate {
-                        other_content: false,
-                    });
-                }
-                Some(_) => {}
-                None => {
-                    let at = self.shared.clock.now();
-                    DB::open_cursor(conn, &self.shared.sql, place.stream, first, at).await?;
-                }
+            let Some(cursor) = cursor::lock::<DB>(conn, sql, place.stream, at).await? else {
+                DB::open_cursor(conn, sql, place.stream, start, at).await?;
+                continue;
+            };
+            self.check_generation(place, &cursor)?;
+            if place.sequence == cursor.next {
+                // It is its turn, and a range is next.
+                cursor::pass::<DB>(conn, sql, place.stream, cursor, at).await?;
+                return Ok(Entered::Run { from: None });
             }
+            let waiting_for = cursor.next;
+            if place.sequence > cursor.next
+                && cursor.next_range.is_none_or(|first| place.sequence < first)
+            {
+                return Ok(Entered::Park { waiting_for });
+            }
+            // Also what an operator has skipped while this delivery waited for the cursor (§9).
+            if let Some(range) = DB::range_at(conn, sql, place).await? {
+                return Ok(Entered::Aside {
+                    reason: range.kind.reason(),
+                    from: None,
+                });
+            }
+            return Ok(if place.sequence > cursor.next {
+                Entered::Park { waiting_for }
+            } else {
+                // Its own row was purged: it was applied (§4.3).
+                Entered::Duplicate {
+                    other_content: false,
+                }
+            });
         }
         Err(Stop::Again)
-    }
-
-    async fn advance(&self, conn: &mut DB::Connection, place: &Place<'_>) -> Result<bool, Stop> {
-        let at = self.shared.clock.now();
-        Ok(DB::advance_cursor(conn, &self.shared.sql, place, at).await?)
     }
 }

@@ -4,7 +4,7 @@ use http::Response;
 
 use super::open::Open;
 use super::settle::{LOST, Said, rejected};
-use super::{Entered, Job, Run, Settled, Stop, Tries, contended, within};
+use super::{Entered, Job, Run, Settled, Stop, Tries, contended, defer, within};
 use crate::answer::Answer;
 use crate::queue::End;
 use crate::store::{Backend, State};
@@ -42,13 +42,37 @@ impl<DB: Backend> Group<'_, DB> {
         let deadline = first.deadline;
         let mut open = Open::begin(first.shared, deadline).await?;
         let mut last = None;
-        let mut held = Vec::new();
+        let (mut held, mut superseded) = (Vec::new(), Vec::new());
+        // Of a deferred source: what is new, and whether something waits already.
+        let (mut stored, mut waiting) = (Vec::new(), false);
         for job in self.0 {
             let from = match within(deadline, job.enter(&mut open)).await? {
                 Entered::Run { from } => from,
                 Entered::Fence { from } => {
-                    within(deadline, job.hold(open.conn(), from)).await?;
-                    held.push((job, from));
+                    let stored = within(deadline, job.hold(open.conn(), from)).await?;
+                    held.push((job, stored));
+                    continue;
+                }
+                Entered::Store => {
+                    let bytes = job.stored.bytes();
+                    let reserved = match within(deadline, job.room(open.conn(), bytes)).await? {
+                        Ok(reserved) => reserved,
+                        Err(full) => {
+                            open.roll_back(deadline).await?;
+                            return Ok(Settled::failed(Answer::busy(full.of_what())));
+                        }
+                    };
+                    within(deadline, job.keep_parked(open.conn())).await?;
+                    stored.push((job, reserved));
+                    continue;
+                }
+                Entered::Requeue | Entered::Stored => {
+                    waiting = true;
+                    continue;
+                }
+                Entered::Supersede { from } => {
+                    within(deadline, job.record_superseded(open.conn())).await?;
+                    superseded.push((job, from));
                     continue;
                 }
                 Entered::Duplicate {
@@ -64,9 +88,12 @@ impl<DB: Backend> Group<'_, DB> {
                 // Known already, in whatever way: nothing to do for this one.
                 Entered::Duplicate { .. }
                 | Entered::Fenced
+                | Entered::Superseded
                 | Entered::Park { .. }
                 | Entered::Parked { .. }
                 | Entered::SetAside
+                | Entered::Aside { .. }
+                | Entered::Discarded
                 | Entered::PlaceTaken
                 | Entered::Gone => continue,
             };
@@ -79,6 +106,11 @@ impl<DB: Backend> Group<'_, DB> {
                 Said::Failed(settled) => {
                     let _ = open.roll_back(deadline).await;
                     return Ok(settled);
+                }
+                Said::NotYet(_) => {
+                    let _ = open.roll_back(deadline).await;
+                    let detail = "an event of this request is not to be applied yet";
+                    return Ok(Settled::failed(Answer::unavailable(detail)));
                 }
                 Said::Lost(settled) => return Ok(settled),
             }
@@ -94,12 +126,32 @@ impl<DB: Backend> Group<'_, DB> {
             Some((from, response)) => first.settle(open, from, response).await?,
             None => {
                 open.commit(deadline).await?;
+                waiting |= !stored.is_empty();
+                for (job, reserved) in stored {
+                    job.stored_reserved(reserved);
+                }
+                if waiting {
+                    for (job, from) in held {
+                        job.held(from);
+                    }
+                    return Ok(defer::stored());
+                }
+                // What is new in it is older than what was applied.
+                if held.is_empty() && !superseded.is_empty() {
+                    for (job, from) in superseded {
+                        job.superseded(from);
+                    }
+                    return Ok(Settled::answer(End::Superseded, Answer::superseded()));
+                }
                 Settled::answer(End::Applied, Answer::duplicate())
             }
         };
         if settled.end == End::Applied {
-            for (job, from) in held {
-                job.held(from);
+            for (job, stored) in held {
+                job.held(stored);
+            }
+            for (job, from) in superseded {
+                job.superseded(from);
             }
         }
         Ok(settled)
@@ -118,21 +170,25 @@ impl<DB: Backend> Group<'_, DB> {
         }
         let mut open = Open::begin(job.shared, job.deadline).await?;
         let status = response.status();
-        if !within(job.deadline, job.keep_dead(open.conn(), from, status)).await? {
+        let stored = within(job.deadline, job.keep_dead(open.conn(), from, status)).await?;
+        let Some(stored) = stored else {
             return job.decided_meanwhile(open, response).await;
+        };
+        let mut kept = Vec::new();
+        if from.is_none() {
+            kept.push((job, stored));
         }
-        let mut kept = vec![job];
         for other in self.0 {
             // Not those that are known already, in whatever way.
-            let new = other.key().event_id != job.key().event_id
-                && within(job.deadline, other.keep_dead(open.conn(), None, status)).await?;
-            if new {
-                kept.push(other);
+            if other.key().event_id == job.key().event_id {
+                continue;
             }
+            let stored = within(job.deadline, other.keep_dead(open.conn(), None, status)).await?;
+            kept.extend(stored.map(|stored| (other, stored)));
         }
         open.commit(job.deadline).await?;
-        for job in kept {
-            job.source.parked_one(job.stored.bytes());
+        for (job, stored) in kept {
+            job.stored_one(stored);
         }
         Ok(rejected(response))
     }

@@ -1,15 +1,27 @@
 //! One transaction: begin, enter, lend, call, settle. The only place that commits.
 
+mod adopt;
+mod aside;
 mod bury;
+mod cursor;
+mod defer;
 mod enter;
+mod erase;
 mod group;
+mod newer;
 mod open;
+mod own;
+mod put_off;
 mod release;
 mod retry;
+mod room;
 mod settle;
+mod verbs;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -19,18 +31,25 @@ use crate::answer::{self, Answer};
 use crate::envelope::Envelope;
 use crate::event::{Origin, Outcome};
 use crate::fail::at;
+use crate::kept::Kept;
+use crate::order::hints;
+use crate::order::worker::{self, Work};
 use crate::queue::End;
 use crate::shared::Shared;
 use crate::source::SourceState;
 use crate::store::{
-    Attempt, Audit, Backend, Fault, Fence, Key, Lease, NewEvent, NewPending, Place, Reason, State,
-    StoredRequest, Stream,
+    AT_ONCE, Attempt, Audit, Backend, Fault, Fence, Key, Lease, NewEvent, NewPending, Place,
+    Reason, State, StoredRequest, Stream,
 };
+pub(crate) use adopt::{Adopt, Adopted};
 pub(crate) use bury::Bury;
+pub(crate) use erase::{Erase, SetGone};
 pub(crate) use group::Group;
 use open::Open;
+pub(crate) use own::own;
 pub(crate) use release::Release;
 use retry::Tries;
+pub(crate) use verbs::{Change, Discard, Heal, Never, Replay, Reset};
 
 /// Whatever an inner service reports as its error.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -53,6 +72,11 @@ pub(crate) struct Job<'a, DB: Backend> {
     pub(crate) fence: Option<Fence>,
     /// Of a worker's attempt; none with the producer waiting.
     pub(crate) lease: Lease,
+    /// An operator wants it applied whatever its cursor says.
+    pub(crate) out_of_order: bool,
+    /// The generation of its stream, as it was known when the transaction began: the same from the insert to the
+    /// commit, whatever others learn meanwhile.
+    pub(crate) generation: AtomicI64,
     pub(crate) deadline: Instant,
 }
 
@@ -62,6 +86,8 @@ pub(crate) struct Settled<R> {
     pub(crate) reply: Reply<R>,
     /// A failure that the handler answers for: an attempt that counts. Others say nothing about the event.
     pub(crate) blames_handler: bool,
+    /// The first answer, as it was stored.
+    pub(crate) kept: Option<Arc<Kept>>,
 }
 
 pub(crate) enum Reply<R> {
@@ -76,6 +102,7 @@ impl<R> Settled<R> {
             end,
             reply: Reply::Inbox(answer),
             blames_handler: false,
+            kept: None,
         }
     }
 
@@ -97,12 +124,16 @@ impl<R> Settled<R> {
             end,
             reply: Reply::Handler(outcome, response),
             blames_handler,
+            kept: None,
         }
     }
 }
 
+/// What the dead letter of a handler's own verdict says; its status is beside it.
+const VERDICT: &str = "the handler's verdict on it";
+
 /// Why a transaction did not get to its end.
-enum Stop {
+pub(crate) enum Stop {
     Budget,
     /// Worth a fresh transaction.
     Again,
@@ -134,11 +165,31 @@ enum Entered {
     },
     /// Held by the fence already.
     Fenced,
+    /// To be stored for a worker.
+    Store,
+    /// A dead letter that is stored for a worker now.
+    Requeue,
+    /// Stored for a worker already.
+    Stored,
+    /// A later version was applied before it.
+    Supersede {
+        from: Option<State>,
+    },
+    /// That was found out already.
+    Superseded,
     /// Parked already, and it stays so.
     Parked {
         waiting_for: i64,
     },
+    /// Its place is never waited for, and it is a dead letter already.
     SetAside,
+    /// The same, and it is to become one. `from`: what its row said before; nothing if it is new.
+    Aside {
+        reason: Reason,
+        from: Option<State>,
+    },
+    /// An operator discarded it.
+    Discarded,
     PlaceTaken,
     /// Nothing for a worker to do any more.
     Gone,
@@ -160,6 +211,7 @@ impl<DB: Backend> Job<'_, DB> {
                 source: self.source.name(),
                 correlation_id,
             },
+            generation: self.generation.load(Ordering::Relaxed),
             sequence,
         })
     }
@@ -170,7 +222,9 @@ impl<DB: Backend> Job<'_, DB> {
             fingerprint: &self.envelope.fingerprint,
             event_type: self.envelope.event_type.as_ref().map(|kind| kind.as_str()),
             correlation_id: self.envelope.correlation_id.as_ref().map(|id| id.as_str()),
+            generation: self.place().map_or(0, |place| place.generation),
             sequence: self.place().map(|place| place.sequence),
+            version: self.envelope.version,
             at: self.shared.clock.now(),
         }
     }
@@ -212,17 +266,35 @@ impl<DB: Backend> Job<'_, DB> {
     }
 
     async fn once<R>(&self, handler: &mut dyn Run<R>) -> Result<Settled<R>, Stop> {
+        if let Some(place) = self.place() {
+            let generation = self.shared.generations.get(place.stream);
+            self.generation.store(generation, Ordering::Relaxed);
+        }
         let mut open = Open::begin(self.shared, self.deadline).await?;
         self.shared.fail.reached(at::BEGUN).await?;
         let entered = within(self.deadline, self.enter(&mut open)).await?;
         self.shared.fail.reached(at::ENTERED).await?;
         match entered {
             Entered::Run { from } => self.call(open, from, handler).await,
-            Entered::Park { waiting_for } => self.park(open, waiting_for).await,
+            Entered::Park { waiting_for } => self.park(open, parked(waiting_for)).await,
+            Entered::Store => self.park(open, defer::stored()).await,
+            Entered::Requeue => {
+                open.commit(self.deadline).await?;
+                Ok(defer::stored())
+            }
+            Entered::Stored => {
+                open.roll_back(self.deadline).await?;
+                Ok(defer::stored())
+            }
             Entered::Fence { from } => self.fence(open, from).await,
             Entered::Fenced => {
                 open.roll_back(self.deadline).await?;
                 Ok(Settled::answer(End::Fenced, Answer::fenced()))
+            }
+            Entered::Supersede { from } => self.supersede(open, from).await,
+            Entered::Superseded => {
+                open.roll_back(self.deadline).await?;
+                Ok(Settled::answer(End::Superseded, Answer::superseded()))
             }
             Entered::Parked { waiting_for } => {
                 open.roll_back(self.deadline).await?;
@@ -234,8 +306,12 @@ impl<DB: Backend> Job<'_, DB> {
                         .refuse(open, "other_content", Answer::other_content())
                         .await;
                 }
+                let kept = self.first_answer(&mut open).await?;
                 open.roll_back(self.deadline).await?;
-                Ok(Settled::answer(End::Applied, Answer::duplicate()))
+                Ok(Settled {
+                    kept: kept.clone(),
+                    ..Settled::answer(End::Applied, Answer::again(kept))
+                })
             }
             Entered::PlaceTaken => {
                 self.refuse(open, "place_taken", Answer::place_taken())
@@ -243,7 +319,12 @@ impl<DB: Backend> Job<'_, DB> {
             }
             Entered::SetAside => {
                 open.roll_back(self.deadline).await?;
-                Ok(Settled::failed(Answer::set_aside()))
+                Ok(Settled::answer(End::SetAside, Answer::set_aside()))
+            }
+            Entered::Aside { reason, from } => self.set_aside(open, reason, from).await,
+            Entered::Discarded => {
+                open.roll_back(self.deadline).await?;
+                Ok(Settled::answer(End::Discarded, Answer::discarded()))
             }
             Entered::Gone => {
                 open.roll_back(self.deadline).await?;
@@ -252,25 +333,68 @@ impl<DB: Backend> Job<'_, DB> {
         }
     }
 
-    async fn park<R>(&self, mut open: Open<'_, DB>, waiting_for: i64) -> Result<Settled<R>, Stop> {
-        if !self.source.may_park(self.stored.bytes()) {
-            open.roll_back(self.deadline).await?;
-            return Ok(Settled::failed(Answer::busy(
-                "parked events of this source",
-            )));
+    /// The first answer, where the source stores them.
+    async fn first_answer(&self, open: &mut Open<'_, DB>) -> Result<Option<Arc<Kept>>, Stop> {
+        if self.source.answer_limit().is_none() {
+            return Ok(None);
         }
-        let (conn, sql, at) = (open.conn(), &self.shared.sql, self.shared.clock.now());
-        within(self.deadline, async {
-            if !DB::swap_state(conn, sql, self.key(), State::Applied, State::Parked, at).await? {
-                return Err(Stop::Again);
+        let kept = DB::answer(open.conn(), &self.shared.sql, self.key());
+        within(self.deadline, async { Ok(kept.await?) }).await
+    }
+
+    async fn park<R>(
+        &self,
+        mut open: Open<'_, DB>,
+        settled: Settled<R>,
+    ) -> Result<Settled<R>, Stop> {
+        let room = within(self.deadline, self.room(open.conn(), self.stored.bytes())).await?;
+        let reserved = match room {
+            Ok(reserved) => reserved,
+            Err(full) => {
+                open.roll_back(self.deadline).await?;
+                return Ok(Settled::failed(Answer::busy(full.of_what())));
             }
-            DB::insert_pending(conn, sql, &self.pending(None, None, self.stored)).await?;
-            Ok(())
-        })
-        .await?;
+        };
+        within(self.deadline, self.keep_parked(open.conn())).await?;
         open.commit(self.deadline).await?;
-        self.source.parked_one(self.stored.bytes());
-        Ok(parked(waiting_for))
+        self.stored_reserved(reserved);
+        self.tell();
+        Ok(settled)
+    }
+
+    /// Others learn of what was stored, and of a stream that may begin soon.
+    fn tell(&self) {
+        let source = self.source.name_arc();
+        if let Some((id, _)) = self.envelope.order()
+            && self
+                .source
+                .start(self.shared.clock.now())
+                .settles_at
+                .is_some()
+        {
+            let settling = Work::Settling {
+                source: Arc::clone(&source),
+                correlation_id: Arc::clone(id.as_arc()),
+            };
+            worker::wake(self.shared, settling);
+        }
+        hints::tell(self.shared, Work::on(source, self.envelope));
+    }
+
+    async fn keep_parked(&self, conn: &mut DB::Connection) -> Result<(), Stop> {
+        let (sql, at) = (&self.shared.sql, self.shared.clock.now());
+        let (from, to) = (self.begins_as(), State::Parked);
+        if from != to && !DB::swap_state(conn, sql, self.key(), from, to, at).await? {
+            return Err(Stop::Again);
+        }
+        if self.source.start(at).settles_at.is_some()
+            && let Some(place) = self.place()
+        {
+            // Only of a stream that has not begun.
+            DB::touch_settling(conn, sql, place.stream, at).await?;
+        }
+        DB::insert_pending(conn, sql, &self.pending(None, None, self.stored)).await?;
+        Ok(())
     }
 
     /// Keeps what the fence caught under its own id, with its request, for an operator to look at.
@@ -279,24 +403,28 @@ impl<DB: Backend> Job<'_, DB> {
         mut open: Open<'_, DB>,
         from: Option<State>,
     ) -> Result<Settled<R>, Stop> {
-        within(self.deadline, self.hold(open.conn(), from)).await?;
+        let stored = within(self.deadline, self.hold(open.conn(), from)).await?;
         open.commit(self.deadline).await?;
-        self.held(from);
+        self.held(stored);
         Ok(Settled::answer(End::Fenced, Answer::fenced()))
     }
 
-    async fn hold(&self, conn: &mut DB::Connection, from: Option<State>) -> Result<(), Stop> {
+    /// The bytes that were stored, if it was new.
+    async fn hold(
+        &self,
+        conn: &mut DB::Connection,
+        from: Option<State>,
+    ) -> Result<Option<i64>, Stop> {
         let (sql, at) = (&self.shared.sql, self.shared.clock.now());
-        if !DB::swap_state(conn, sql, self.key(), State::Applied, State::Fenced, at).await? {
+        let (before, held) = (self.begins_as(), State::Fenced);
+        if !DB::swap_state(conn, sql, self.key(), before, held, at).await? {
             return Err(Stop::Again);
         }
         if from.is_none() {
-            let mut request = self.stored.clone();
-            if !self.source.may_park(request.bytes()) {
-                request.body = Bytes::new();
-            }
+            let request = self.kept(conn).await?;
             let pending = self.pending(Some(Reason::Fenced), None, &request);
             DB::insert_pending(conn, sql, &pending).await?;
+            Ok(Some(request.bytes()))
         } else {
             let attempt = Attempt {
                 reason: Some(Reason::Fenced),
@@ -306,14 +434,14 @@ impl<DB: Backend> Job<'_, DB> {
                 lease: self.lease,
             };
             DB::record_attempt(conn, sql, self.key(), &attempt).await?;
+            Ok(None)
         }
-        Ok(())
     }
 
     /// What is said and counted once it is committed.
-    fn held(&self, from: Option<State>) {
-        if from.is_none() {
-            self.source.parked_one(self.stored.bytes());
+    fn held(&self, stored: Option<i64>) {
+        if let Some(bytes) = stored {
+            self.stored_one(bytes);
         }
         metrics::counter!("inbox_fenced_total", "source" => self.source.name_shared()).increment(1);
         tracing::warn!(
@@ -333,10 +461,13 @@ impl<DB: Backend> Job<'_, DB> {
         NewPending {
             key: self.key(),
             correlation_id: event.correlation_id,
+            generation: event.generation,
             sequence: event.sequence,
             reason,
             attempts: i64::from(status.is_some()),
             last_status: status.map(|status| i64::from(status.as_u16())),
+            not_before: AT_ONCE,
+            last_error: status.map(|_| VERDICT),
             at: event.at,
             request,
         }
@@ -387,8 +518,14 @@ fn contended() -> Answer {
     Answer::unavailable("the database is too contended")
 }
 
+/// What a parked event waits for, as its producer is told: the cursor, or the lowest sequence that there is where the
+/// stream has not begun.
+pub(crate) fn lowest_missing(next: i64) -> u64 {
+    u64::try_from(next).unwrap_or(0)
+}
+
 fn parked<R>(waiting_for: i64) -> Settled<R> {
-    let waiting_for = waiting_for.unsigned_abs();
+    let waiting_for = lowest_missing(waiting_for);
     Settled::answer(End::Parked { waiting_for }, Answer::parked(waiting_for))
 }
 

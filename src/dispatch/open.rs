@@ -1,5 +1,6 @@
 //! A transaction of ours, from BEGIN to COMMIT.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::SqlStr;
@@ -54,10 +55,13 @@ impl<'a, DB: Backend> Open<'a, DB> {
 
     /// Hands the transaction out.
     pub(super) fn lend(&mut self) -> Lent<DB> {
+        let (sql, clock) = (&self.shared.sql, &self.shared.clock);
+        let (sql, clock) = (Arc::clone(sql), Arc::clone(clock));
+        let conn = self.pooled().take();
         Lent::new(
-            self.pooled()
-                .take()
-                .expect("a transaction is lent once at a time"),
+            conn.expect("a transaction is lent once at a time"),
+            sql,
+            clock,
         )
     }
 

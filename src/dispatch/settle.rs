@@ -2,17 +2,19 @@
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::task::Poll;
 
-use bytes::Bytes;
 use http::{Response, StatusCode};
 use tokio::time::timeout_at;
 
 use super::open::Open;
-use super::{BoxFuture, Job, Run, Settled, Stop, is_retryable, within};
+use super::{BoxFuture, Job, Run, Settled, Stop, VERDICT, is_retryable, within};
 use crate::answer::Answer;
 use crate::event::{Delivery, Origin, Outcome, Verdict};
 use crate::fail::at;
+use crate::kept::{Collect, Collected, Kept};
+use crate::park::Park;
 use crate::queue::End;
 use crate::store::{Attempt, Backend, Fault, Reason, State};
 
@@ -34,6 +36,7 @@ impl<DB: Backend> Job<'_, DB> {
                 let _ = open.roll_back(self.deadline).await;
                 Ok(settled)
             }
+            Said::NotYet(park) => self.put_off(open, from, park).await,
             Said::Lost(settled) => Ok(settled),
         }
     }
@@ -49,6 +52,9 @@ impl<DB: Backend> Job<'_, DB> {
         let mut request = self.request.clone();
         request.extensions_mut().insert(lent.clone());
         request.extensions_mut().insert(delivery.clone());
+        if self.source.answer_limit().is_some() {
+            request.extensions_mut().insert(Collect);
+        }
 
         let answered = timeout_at(self.deadline, caught(|| handler.run(request))).await;
         let kept = !open.reclaim(&lent);
@@ -85,6 +91,9 @@ impl<DB: Backend> Job<'_, DB> {
             }
             Ok(Ok(Ok(response))) => response,
         };
+        if let Some(park) = response.extensions().get::<Park>() {
+            return Said::NotYet(*park);
+        }
         let judged = self.verdict(&delivery, &response);
         if !matches!(judged, Judged::Commit) {
             tracing::warn!(
@@ -160,6 +169,7 @@ impl<DB: Backend> Job<'_, DB> {
                 return Ok(Settled::handler_failed(LOST));
             }
         }
+        let kept = self.keep_answer(&mut open, &mut response).await?;
         self.shared.fail.reached(at::RELEASED).await?;
         match open.send_commit().await {
             Ok(()) => open.clean().await,
@@ -175,12 +185,34 @@ impl<DB: Backend> Job<'_, DB> {
         }
         self.shared.fail.reached(at::COMMITTED).await?;
         if from.is_some() {
-            self.source.unparked_one(self.stored.bytes());
+            self.applied_one();
         }
         if !response.status().is_success() {
             *response.status_mut() = StatusCode::OK;
         }
-        Ok(Settled::handler(End::Applied, Outcome::Applied, response))
+        Ok(Settled {
+            kept,
+            ..Settled::handler(End::Applied, Outcome::Applied, response)
+        })
+    }
+
+    /// Stores the answer in the transaction that it goes out with. After RELEASE: only now it is known to be ours still.
+    async fn keep_answer<R>(
+        &self,
+        open: &mut Open<'_, DB>,
+        response: &mut Response<R>,
+    ) -> Result<Option<Arc<Kept>>, Stop> {
+        let Some(limit) = self.source.answer_limit() else {
+            return Ok(None);
+        };
+        let Some(Collected(body)) = response.extensions_mut().remove::<Collected>() else {
+            return Ok(None);
+        };
+        let kept = Kept::of(response, &body, limit);
+        let (conn, sql, at) = (open.conn(), &self.shared.sql, self.shared.clock.now());
+        let stored = DB::insert_answer(conn, sql, self.key(), &kept, at);
+        within(self.deadline, async { Ok(stored.await?) }).await?;
+        Ok(Some(kept))
     }
 
     /// The handler's terminal verdict: nothing of its work, and a dead letter in the same transaction (§4.13).
@@ -191,27 +223,39 @@ impl<DB: Backend> Job<'_, DB> {
         response: Response<R>,
     ) -> Result<Settled<R>, Stop> {
         let status = response.status();
-        let rolled_back = within(self.deadline, async {
-            Ok(DB::rollback_to(open.conn()).await?)
-        })
-        .await;
-        match rolled_back {
-            Ok(()) if DB::depth(open.conn()) == 1 => {}
-            Err(Stop::Budget) => return Err(Stop::Budget),
-            _ => return Ok(Settled::handler_failed(LOST)),
+        if let Some(lost) = self.undo(&mut open).await? {
+            return Ok(lost);
         }
         if from.is_none() && !self.source.keeps_rejected() {
             open.roll_back(self.deadline).await?;
             return Ok(rejected(response));
         }
-        if !within(self.deadline, self.keep_dead(open.conn(), from, status)).await? {
+        let kept = within(self.deadline, self.keep_dead(open.conn(), from, status)).await?;
+        let Some(stored) = kept else {
             return self.decided_meanwhile(open, response).await;
-        }
+        };
+        within(self.deadline, self.skip_own_place(open.conn())).await?;
         open.commit(self.deadline).await?;
         if from.is_none() {
-            self.source.parked_one(self.stored.bytes());
+            self.stored_one(stored);
         }
         Ok(rejected(response))
+    }
+
+    /// Takes back all that was done since our savepoint. Something if the transaction is not what it was.
+    pub(super) async fn undo<R>(
+        &self,
+        open: &mut Open<'_, DB>,
+    ) -> Result<Option<Settled<R>>, Stop> {
+        let rolled_back = within(self.deadline, async {
+            Ok(DB::rollback_to(open.conn()).await?)
+        })
+        .await;
+        match rolled_back {
+            Ok(()) if DB::depth(open.conn()) == 1 => Ok(None),
+            Err(Stop::Budget) => Err(Stop::Budget),
+            _ => Ok(Some(Settled::handler_failed(LOST))),
+        }
     }
 
     /// Another process took the event up when the lock on it was given back: its decision stands, and the handler is
@@ -223,51 +267,50 @@ impl<DB: Backend> Job<'_, DB> {
     ) -> Result<Settled<R>, Stop> {
         let found = DB::lock_event(open.conn(), &self.shared.sql, self.key());
         let found = within(self.deadline, async { Ok(found.await?) }).await?;
+        let kept = self.first_answer(&mut open).await?;
         open.roll_back(self.deadline).await?;
         Ok(match found.map(|known| known.state) {
-            Some(State::Applied) => Settled::answer(End::Applied, Answer::duplicate()),
+            Some(State::Applied) => Settled::answer(End::Applied, Answer::again(kept)),
             Some(State::Dead) => rejected(response),
+            Some(State::Superseded) => Settled::answer(End::Superseded, Answer::superseded()),
             _ => Settled::failed(Answer::unavailable(
                 "another delivery of this event is at work",
             )),
         })
     }
 
-    /// False if the row is not as it was when the handler began.
+    /// The bytes that are stored because of it, or nothing if the row is not as it was when the handler began.
     pub(super) async fn keep_dead(
         &self,
         conn: &mut DB::Connection,
         from: Option<State>,
         status: StatusCode,
-    ) -> Result<bool, Stop> {
+    ) -> Result<Option<i64>, Stop> {
         let sql = &self.shared.sql;
         let reason = Some(Reason::Rejected);
         let Some(from) = from else {
             if !DB::insert_event(conn, sql, &self.new_event(), State::Dead).await? {
-                return Ok(false);
+                return Ok(None);
             }
-            let mut request = self.stored.clone();
-            if !self.source.may_park(request.bytes()) {
-                // Over the bound a dead letter keeps id, headers and reason only (§5.8).
-                request.body = Bytes::new();
-            }
+            let request = self.kept(conn).await?;
             DB::insert_pending(conn, sql, &self.pending(reason, Some(status), &request)).await?;
-            return Ok(true);
+            return Ok(Some(request.bytes()));
         };
         let at = self.shared.clock.now();
         if from != State::Dead
             && !DB::swap_state(conn, sql, self.key(), from, State::Dead, at).await?
         {
-            return Ok(false);
+            return Ok(None);
         }
         let attempt = Attempt {
             reason,
             not_before: at,
             status: Some(i64::from(status.as_u16())),
-            error: None,
+            error: Some(VERDICT),
             lease: self.lease,
         };
-        Ok(DB::record_attempt(conn, sql, self.key(), &attempt).await?)
+        let recorded = DB::record_attempt(conn, sql, self.key(), &attempt).await?;
+        Ok(recorded.then_some(0))
     }
 }
 
@@ -287,6 +330,8 @@ pub(super) enum Said<R> {
     Commit(Response<R>),
     /// Its verdict on this payload.
     Terminal(Response<R>),
+    /// To be rolled back, and kept until then.
+    NotYet(Park),
     /// To be rolled back, and tried again.
     Failed(Settled<R>),
     /// The transaction is lost, or in an unknown state.

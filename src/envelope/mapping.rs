@@ -223,7 +223,8 @@ impl Mapping {
         self
     }
 
-    /// Where the version is, for newer-than order: an integer, or an RFC 3339 time. Default: events have none.
+    /// Where the version is, for newer-than order: an integer, or an RFC 3339 time. Events without it, or without a
+    /// correlation id, are then refused. Default: events have none.
     #[must_use]
     pub fn with_version(mut self, source: impl Into<Lookup>) -> Self {
         self.version = Some(source.into());
@@ -328,6 +329,20 @@ impl Mapping {
             Place::Header(name) => Some(name),
             _ => None,
         }
+    }
+
+    pub(crate) fn without_sequence(mut self) -> Self {
+        self.sequence = None;
+        self
+    }
+
+    /// Whether events are ordered by their versions.
+    pub fn has_version(&self) -> bool {
+        self.version.is_some()
+    }
+
+    pub(crate) fn has_correlation_id(&self) -> bool {
+        self.correlation_id.is_some()
     }
 
     /// Whether events have a place in an order.

@@ -35,7 +35,8 @@ pub struct Envelope {
     pub correlation_id: Option<CorrelationId>,
     /// Its position among the events of its correlation id; only together with that.
     pub sequence: Option<Sequence>,
-    /// Its version, for sources that apply what is newer (§5.12): an integer, or an instant in µs since the epoch.
+    /// Its version among the events of its correlation id, for sources that apply what is newer (§5.12): an integer, or
+    /// an instant in µs since the epoch.
     pub version: Option<i64>,
     /// Which attempt the producer says this is. Not signed: for people, not for decisions.
     pub attempt: Option<u32>,
@@ -77,6 +78,11 @@ impl Envelope {
         let mut print = Fingerprint::default();
         print.copy_from_slice(&digest[..16]);
         print
+    }
+
+    /// Whether it is ordered among the events of its correlation id, by sequence or by version.
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.correlation_id.is_some() && (self.sequence.is_some() || self.version.is_some())
     }
 
     /// Correlation id and sequence, if the event has its place in an order.

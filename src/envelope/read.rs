@@ -35,11 +35,11 @@ impl Mapping {
             return Ok(Reading::Handshake(reply));
         }
         let envelope = self.envelope(&request)?;
-        Ok(if self.is_control(envelope.event_type.as_deref()) {
-            Reading::Control(envelope)
-        } else {
-            Reading::Event(envelope)
-        })
+        if self.is_control(envelope.event_type.as_deref()) {
+            return Ok(Reading::Control(envelope));
+        }
+        self.check_version(&request, &envelope)?;
+        Ok(Reading::Event(envelope))
     }
 
     /// The envelope of what came by another way than a signed delivery, such as a list that was asked for.
@@ -48,7 +48,12 @@ impl Mapping {
         headers: &HeaderMap,
         body: &[u8],
     ) -> Result<Envelope, EnvelopeError> {
-        self.envelope(&self.request(headers, body))
+        let request = self.request(headers, body);
+        let envelope = self.envelope(&request)?;
+        if !self.is_control(envelope.event_type.as_deref()) {
+            self.check_version(&request, &envelope)?;
+        }
+        Ok(envelope)
     }
 
     /// An event id as somebody else writes it, in the form that it is kept in.
@@ -122,20 +127,33 @@ impl Mapping {
         Ok(envelope)
     }
 
-    fn check_order(&self, envelope: &Envelope) -> Result<(), EnvelopeError> {
-        let place = |source: &Option<Lookup>| {
-            source.as_ref().map_or_else(
-                || "not mapped".to_owned(),
-                |source| source.place.to_string(),
-            )
+    fn check_version(
+        &self,
+        request: &Request<'_, '_>,
+        envelope: &Envelope,
+    ) -> Result<(), EnvelopeError> {
+        let Some(source) = &self.version else {
+            return Ok(());
         };
+        if envelope.version.is_none() {
+            return Err(request.missing(Field::Version, &source.place));
+        }
+        if envelope.correlation_id.is_none() {
+            let reason = "is missing, and a version is one of some entity";
+            let place = described(&self.correlation_id);
+            return Err(EnvelopeError::new(Field::CorrelationId, place, reason));
+        }
+        Ok(())
+    }
+
+    fn check_order(&self, envelope: &Envelope) -> Result<(), EnvelopeError> {
         match (&envelope.correlation_id, envelope.sequence) {
             (None, Some(_)) => {
                 let reason =
                     "is missing, and the event has a sequence: an order is one of some entity";
                 Err(EnvelopeError::new(
                     Field::CorrelationId,
-                    place(&self.correlation_id),
+                    described(&self.correlation_id),
                     reason,
                 ))
             }
@@ -143,15 +161,17 @@ impl Mapping {
                 let reason = format!("is {sequence}; the first one is {}", self.first_sequence);
                 Err(EnvelopeError::new(
                     Field::Sequence,
-                    place(&self.sequence),
+                    described(&self.sequence),
                     reason,
                 ))
             }
+            // A version is an order too, and demanded where it is mapped.
+            (_, None) if self.version.is_some() => Ok(()),
             (None, None) if self.order_required => {
                 let reason = "is missing; this source takes ordered events only";
                 Err(EnvelopeError::new(
                     Field::CorrelationId,
-                    place(&self.correlation_id),
+                    described(&self.correlation_id),
                     reason,
                 ))
             }
@@ -159,7 +179,7 @@ impl Mapping {
                 let reason = "is missing; this source takes ordered events only";
                 Err(EnvelopeError::new(
                     Field::Sequence,
-                    place(&self.sequence),
+                    described(&self.sequence),
                     reason,
                 ))
             }
@@ -188,6 +208,14 @@ impl Mapping {
             None => {}
         }
         names
+    }
+}
+
+/// Where a part is looked for, for people.
+fn described(source: &Option<Lookup>) -> String {
+    match source {
+        None => "not mapped".to_owned(),
+        Some(source) => source.place.to_string(),
     }
 }
 

@@ -334,9 +334,11 @@ fn composed_identifiers() {
 /// §5.12: versions are integers or times.
 #[test]
 fn versions() {
-    let mapping = Mapping::new(Place::json("event_id")).with_version(Place::json("v"));
+    let mapping = Mapping::new(Place::json("event_id"))
+        .with_correlation_id(Place::json("c"))
+        .with_version(Place::json("v"));
     let version = |v: &str| {
-        let body = format!(r#"{{"event_id":"e","v":{v}}}"#);
+        let body = format!(r#"{{"event_id":"e","c":"x","v":{v}}}"#);
         match read_by(&Preset::KUDOS, &mapping, &[], body.as_bytes()) {
             Ok(Reading::Event(envelope)) => Ok(envelope.version),
             Ok(other) => panic!("{other:?}"),
@@ -344,14 +346,16 @@ fn versions() {
         }
     };
     assert_eq!(version("7"), Ok(Some(7)));
-    assert_eq!(version("null"), Ok(None));
     assert_eq!(
         version(r#""2023-11-14T22:13:20.5Z""#),
         Ok(Some(1_700_000_000_500_000))
     );
-    for wrong in ["1.5", "\"later\"", "99999999999999999999", "{}"] {
+    for wrong in ["1.5", "\"later\"", "99999999999999999999", "{}", "null"] {
         assert_eq!(version(wrong), Err(Field::Version), "{wrong}");
     }
+    // A version is one of some entity.
+    let error = read_by(&Preset::KUDOS, &mapping, &[], br#"{"event_id":"e","v":7}"#);
+    assert_eq!(error.expect_err("no entity").field(), Field::CorrelationId);
 }
 
 /// No body panics; seeded, so that a failure comes again.

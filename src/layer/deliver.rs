@@ -2,6 +2,7 @@
 //! transaction.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
@@ -13,16 +14,17 @@ use tokio::time::{Instant, timeout_at};
 use super::group;
 use crate::answer::Answer;
 use crate::burst::{self, Control};
-use crate::dispatch::{Job, Reply, Run, Settled, patience};
+use crate::dispatch::{Job, Reply, Run, Settled, lowest_missing, patience};
 use crate::door::Passed;
-use crate::envelope::{Envelope, Fingerprint, Reading};
+use crate::envelope::{CorrelationId, Envelope, Fingerprint, Reading};
 use crate::event::{Origin, Outcome};
-use crate::order::worker;
+use crate::order::worker::{self, Work};
 use crate::queue::{End, Joined, Landing};
+use crate::recent::Seen;
 use crate::request;
 use crate::shared::Shared;
 use crate::source::SourceState;
-use crate::store::{Audit, Backend, Fence, Key, Known, Lease, State};
+use crate::store::{Audit, Backend, Fence, Key, Known, Lease, Reason, State};
 use crate::verify::RequestView;
 
 /// A delivery whose signature has been verified and whose envelope has been read.
@@ -67,6 +69,10 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
     } = passed.await?;
     // From here on the delivery counts as verified, and other limits bound it.
     drop(reserved);
+    if source.is_gone() {
+        refused(&"the source is deregistered");
+        return Err(Answer::gone());
+    }
     let view =
         RequestView::new(&parts.method, &parts.uri, &parts.headers, &body).with_url(door.url);
     let bodies = match source.elements() {
@@ -207,11 +213,9 @@ impl<DB: Backend> Live<'_, DB> {
         let epoch = shared.recent.epoch();
         let settled = self.lead(handler).await;
         if settled.end == End::Applied {
-            shared
-                .recent
-                .remember(epoch, &name, event_id, self.envelope.print());
-            worker::wake_stream(shared, self.source, self.envelope);
+            shared.remember(epoch, self.source, self.envelope, settled.kept.as_ref());
         }
+        self.wake(settled.end);
         leader.land(settled.end);
         settled.reply
     }
@@ -230,13 +234,33 @@ impl<DB: Backend> Live<'_, DB> {
         };
         let same = landing.fingerprint == self.envelope.print();
         match landing.end {
-            End::Applied => self.known_applied(landing.fingerprint).await,
+            End::Applied => {
+                let (name, id) = (self.source.name_arc(), self.envelope.event_id.as_arc());
+                let seen = self.shared.recent.find(&name, id);
+                self.known_applied(seen.unwrap_or(Seen {
+                    fingerprint: landing.fingerprint,
+                    kept: None,
+                }))
+                .await
+            }
             End::Parked { waiting_for } if same => Answer::parked(waiting_for),
             End::Parked { waiting_for } => match self.other_content().await {
                 Some(refusal) => refusal,
                 None => Answer::parked(waiting_for),
             },
+            End::Stored => self.known_as(landing.fingerprint, Answer::stored()).await,
+            End::PutOff { waiting_for, until } => {
+                let wait = until.since(self.shared.clock.now());
+                let answer = Answer::put_off(waiting_for, wait);
+                self.known_as(landing.fingerprint, answer).await
+            }
             End::Fenced => Answer::fenced(),
+            End::Superseded => {
+                self.known_as(landing.fingerprint, Answer::superseded())
+                    .await
+            }
+            End::SetAside => Answer::set_aside(),
+            End::Discarded => Answer::discarded(),
             // A redirect is the handler's own to give, with where to (§3).
             End::Rejected(status) if same && status.is_client_error() => {
                 Answer::same_verdict(status)
@@ -247,13 +271,37 @@ impl<DB: Backend> Live<'_, DB> {
         }
     }
 
-    async fn known_applied(&self, seen: Fingerprint) -> Answer {
-        if seen != self.envelope.print()
-            && let Some(refusal) = self.other_content().await
-        {
+    async fn known_applied(&self, seen: Seen) -> Answer {
+        if let Some(refusal) = self.refusal(seen.fingerprint).await {
             return refusal;
         }
-        Answer::duplicate()
+        if seen.kept.is_some() || self.source.answer_limit().is_none() {
+            return Answer::again(seen.kept);
+        }
+        let stored = async {
+            let mut conn = self.shared.statements(self.deadline).await?;
+            let kept = DB::answer(&mut conn, &self.shared.sql, self.key()).await;
+            let kept = conn.done(kept).await;
+            kept.map_err(|error| self.database_failed(&error))
+        };
+        match timeout_at(self.deadline, stored).await {
+            Ok(Ok(kept)) => Answer::again(kept),
+            Ok(Err(answer)) => answer,
+            Err(_) => Answer::unavailable("the delivery's time is spent"),
+        }
+    }
+
+    /// For content that is known, this answer.
+    async fn known_as(&self, seen: Fingerprint, answer: Answer) -> Answer {
+        self.refusal(seen).await.unwrap_or(answer)
+    }
+
+    /// For content that is not what was seen before, unless the policy is to note.
+    async fn refusal(&self, seen: Fingerprint) -> Option<Answer> {
+        if seen == self.envelope.print() {
+            return None;
+        }
+        self.other_content().await
     }
 
     /// A known id with other content: the refusal, once it is in the audit table; nothing where the policy is to note.
@@ -302,7 +350,8 @@ impl<DB: Backend> Live<'_, DB> {
             Ok(Ok(None)) => {}
         }
         let _lane = match &self.envelope.correlation_id {
-            Some(id) if self.envelope.sequence.is_some() => {
+            // What is only stored waits for no handler.
+            Some(id) if self.envelope.is_ordered() && !self.source.is_deferred() => {
                 let name = self.source.name_arc();
                 let lane = self.shared.lanes.enter(&name, id.as_arc());
                 match timeout_at(patience(self.deadline), lane).await {
@@ -329,6 +378,8 @@ impl<DB: Backend> Live<'_, DB> {
             stored: &stored,
             fence: self.fence,
             lease: Lease::NONE,
+            out_of_order: false,
+            generation: AtomicI64::default(),
             deadline: self.deadline,
         };
         job.run(handler).await
@@ -337,16 +388,23 @@ impl<DB: Backend> Live<'_, DB> {
     /// One statement, outside any transaction: what the database knows already (§2.4).
     async fn look<R>(&self) -> Result<Option<Settled<R>>, Answer> {
         let mut conn = self.shared.statements(self.deadline).await?;
-        let known = DB::known(&mut conn, &self.shared.sql, self.key()).await;
+        let kept = self.source.answer_limit().is_some();
+        let known = DB::known(&mut conn, &self.shared.sql, self.key(), kept).await;
         let known = conn.done(known).await;
         let Some(known) = known.map_err(|error| self.database_failed(&error))? else {
             return Ok(None);
         };
-        let waiting_for = match self.standing(&known) {
+        let (end, answer) = match self.standing(&known) {
             Standing::Open => return Ok(None),
             Standing::Fenced => return Ok(Some(Settled::answer(End::Fenced, Answer::fenced()))),
-            Standing::Applied => None,
-            Standing::Waiting(next) => Some(next),
+            Standing::Applied => (End::Applied, Answer::again(known.kept.clone())),
+            Standing::Superseded => (End::Superseded, Answer::superseded()),
+            Standing::SetAside => (End::SetAside, Answer::set_aside()),
+            Standing::Discarded => (End::Discarded, Answer::discarded()),
+            Standing::Stored => (End::Stored, Answer::stored()),
+            Standing::Waiting(waiting_for) => {
+                (End::Parked { waiting_for }, Answer::parked(waiting_for))
+            }
         };
         if !self.source.same_content(self.envelope, &known)
             && let Some(refusal) = self.other_content().await
@@ -356,11 +414,9 @@ impl<DB: Backend> Live<'_, DB> {
                 refusal,
             )));
         }
-        Ok(Some(match waiting_for {
-            None => Settled::answer(End::Applied, Answer::duplicate()),
-            Some(waiting_for) => {
-                Settled::answer(End::Parked { waiting_for }, Answer::parked(waiting_for))
-            }
+        Ok(Some(Settled {
+            kept: known.kept,
+            ..Settled::answer(end, answer)
         }))
     }
 
@@ -368,8 +424,26 @@ impl<DB: Backend> Live<'_, DB> {
         match (known.state, known.sequence, known.next_sequence) {
             (State::Applied, _, _) => Standing::Applied,
             (State::Fenced, _, _) => Standing::Fenced,
+            (State::Superseded, _, _) => Standing::Superseded,
+            (State::Discarded, _, _) => Standing::Discarded,
+            _ if known.is_set_aside() => Standing::SetAside,
+            // For operators alone (§5.11): it says what holds it up, or that it is out of the way.
+            (State::Dead, Some(_), Some(next)) if known.reason == Some(Reason::Crash) => {
+                Standing::Waiting(lowest_missing(next))
+            }
+            (State::Dead, None, _) if known.reason == Some(Reason::Crash) => Standing::SetAside,
+            (State::Parked, _, _) if self.source.is_deferred() => Standing::Stored,
+            (State::Dead, _, _)
+                if self.source.is_deferred()
+                    && known.is_waiting()
+                    && self.source.revives_gaps() =>
+            {
+                Standing::Stored
+            }
+            // A deferred source's dead letter is stored anew.
+            (State::Dead, _, _) if self.source.is_deferred() => Standing::Open,
             (_, Some(sequence), Some(next)) if known.is_waiting() && sequence > next => {
-                Standing::Waiting(next.unsigned_abs())
+                Standing::Waiting(lowest_missing(next))
             }
             _ => Standing::Open,
         }
@@ -387,6 +461,22 @@ impl<DB: Backend> Live<'_, DB> {
         self.shared.recent.clear();
         Answer::unavailable("the database is not available")
     }
+
+    /// What a worker may have to do now, or later.
+    fn wake(&self, end: End) {
+        let id = self.envelope.correlation_id.as_ref();
+        let may_wait = |id: &CorrelationId| self.source.room().may_wait(id.as_str());
+        let is_due = match end {
+            // The next one of this stream may be waiting for this commit.
+            End::Applied => self.envelope.order().is_some() && id.is_some_and(may_wait),
+            End::Stored | End::PutOff { .. } => true,
+            _ => false,
+        };
+        if is_due {
+            let work = Work::on(self.source.name_arc(), self.envelope);
+            worker::wake(self.shared, work);
+        }
+    }
 }
 
 /// What the database knew before the transaction.
@@ -395,6 +485,11 @@ enum Standing {
     Open,
     Applied,
     Fenced,
+    Superseded,
+    /// For a worker.
+    Stored,
+    SetAside,
+    Discarded,
     Waiting(u64),
 }
 

@@ -1,6 +1,7 @@
 //! A request that carries several events.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 
 use tokio::time::{Instant, timeout_at};
 
@@ -8,6 +9,7 @@ use super::deliver::Arrival;
 use crate::answer::Answer;
 use crate::dispatch::{Group, Job, Reply, Run, Settled};
 use crate::event::Origin;
+use crate::order::worker::{self, Work};
 use crate::queue::{End, Joined, Leader};
 use crate::request;
 use crate::shared::Shared;
@@ -26,7 +28,8 @@ pub(super) async fn answer<DB: Backend, R>(
     shared.generation();
     let known = |arrival: &Arrival| {
         let envelope = &arrival.envelope;
-        shared.recent.find(&name, envelope.event_id.as_arc()) == Some(envelope.print())
+        let seen = shared.recent.find(&name, envelope.event_id.as_arc());
+        seen.is_some_and(|seen| seen.fingerprint == envelope.print())
     };
     if arrivals.iter().all(known) {
         return Reply::Inbox(Answer::duplicate());
@@ -47,20 +50,23 @@ pub(super) async fn answer<DB: Backend, R>(
         }
         Err(()) => Settled::failed(Answer::busy("deliveries in flight")),
     };
-    // The end of the request says the same of each of them, unless the fence may have held one.
+    // The end of the request says the same of each of them, unless the fence may have held one, or one was superseded.
     let end = match settled.end {
-        End::Applied if !source.is_fenced() => End::Applied,
+        End::Applied if !source.is_fenced() && source.applies_newer().is_none() => End::Applied,
         // Who waited for one of them comes again, and finds out.
         _ => End::Failed,
     };
+    if settled.end == End::Stored {
+        for Arrival { envelope, .. } in arrivals {
+            worker::wake(shared, Work::on(source.name_arc(), envelope));
+        }
+    }
     for leader in leaders {
         leader.land(end);
     }
     if end == End::Applied {
         for Arrival { envelope, .. } in arrivals {
-            shared
-                .recent
-                .remember(epoch, &name, envelope.event_id.as_arc(), envelope.print());
+            shared.remember(epoch, source, envelope, None);
         }
     }
     settled.reply
@@ -125,6 +131,8 @@ async fn run<DB: Backend, R>(
             stored,
             fence: arrival.fence,
             lease: Lease::NONE,
+            out_of_order: false,
+            generation: AtomicI64::default(),
             deadline,
         })
         .collect();

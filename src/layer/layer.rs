@@ -90,7 +90,9 @@ where
     S::Future: Send,
     S::Error: Into<BoxError>,
     B: Body + From<Bytes> + Send + 'static,
-    R: Send + 'static,
+    R: Body + From<Bytes> + Send + 'static,
+    R::Data: Send,
+    R::Error: Into<BoxError>,
 {
     type Service = InboxService<S, DB>;
 

@@ -11,6 +11,7 @@ use http::Method;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body;
+use http_body_util::BodyExt as _;
 use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
 
@@ -20,6 +21,7 @@ use crate::answer::Answer;
 use crate::dispatch::{BoxError, BoxFuture, Run};
 #[cfg(feature = "axum")]
 use crate::event::Outcome;
+use crate::kept::{Collect, Collected};
 use crate::order::worker::Target;
 use crate::shared::Shared;
 use crate::source::SourceState;
@@ -132,7 +134,9 @@ where
     S::Future: Send,
     S::Error: Into<BoxError>,
     B: Body + From<Bytes> + Send + 'static,
-    R: From<Bytes> + Send + 'static,
+    R: Body + From<Bytes> + Send + 'static,
+    R::Data: Send,
+    R::Error: Into<BoxError>,
 {
     type Response = Response<R>;
     type Error = S::Error;
@@ -227,12 +231,15 @@ where
     S::Future: Send,
     S::Error: Into<BoxError>,
     B: From<Bytes> + Send + 'static,
-    R: 'static,
+    R: Body + From<Bytes> + Send + 'static,
+    R::Data: Send,
+    R::Error: Into<BoxError>,
 {
     fn run(&mut self, request: Request<Bytes>) -> BoxFuture<Result<Response<R>, BoxError>> {
         let clone = self.service.clone();
         let mut service = mem::replace(&mut self.service, clone);
         let ready = mem::replace(&mut self.ready, false);
+        let collect = request.extensions().get::<Collect>().is_some();
         let request = request.map(B::from);
         Box::pin(async move {
             if !ready {
@@ -240,7 +247,14 @@ where
                     .await
                     .map_err(Into::into)?;
             }
-            service.call(request).await.map_err(Into::into)
+            let response = service.call(request).await.map_err(Into::into)?;
+            if !collect {
+                return Ok(response);
+            }
+            let (mut parts, body) = response.into_parts();
+            let body = body.collect().await.map_err(Into::into)?.to_bytes();
+            parts.extensions.insert(Collected(body.clone()));
+            Ok(Response::from_parts(parts, R::from(body)))
         })
     }
 }
@@ -260,7 +274,9 @@ where
     S::Future: Send,
     S::Error: Into<BoxError>,
     B: From<Bytes> + Send + 'static,
-    R: Send + 'static,
+    R: Body + From<Bytes> + Send + 'static,
+    R::Data: Send,
+    R::Error: Into<BoxError>,
 {
     fn run(&self, request: Request<Bytes>) -> BoxFuture<Result<Response<()>, BoxError>> {
         let mut call = self.0.lock().unwrap_or_else(PoisonError::into_inner);

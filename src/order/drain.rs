@@ -1,6 +1,7 @@
 //! What is due, one transaction an event: a stream's events in order.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,8 +11,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::lease::Held;
-use super::worker::{Target, Work};
-use crate::dispatch::{BoxError, BoxFuture, Bury, Job, Reply, Run, Settled};
+use super::worker::{self, Target, Work};
+use crate::dispatch::{Adopt, Adopted, BoxError, BoxFuture, Bury, Job, Reply, Run, Settled};
 use crate::envelope::{CorrelationId, Envelope, EventId, EventType, Sequence};
 use crate::event::Origin;
 use crate::fail::at;
@@ -29,6 +30,8 @@ const SOON: Duration = Duration::from_secs(2);
 const TAKEN: Duration = Duration::from_millis(500);
 /// Jitter makes no wait longer than this: §5.14's five minutes.
 const LONGEST_JITTERED: Duration = Duration::from_secs(300);
+/// Timers count in whole milliseconds.
+const ROUNDING: Duration = Duration::from_millis(1);
 /// A handler's Retry-After is honoured up to this.
 const LONGEST_WAIT: Duration = Duration::from_secs(3_600);
 
@@ -48,6 +51,12 @@ pub(super) async fn work<DB: Backend>(shared: &Arc<Shared<DB>>, work: &Work) -> 
     let Some(source) = shared.find_source(name).await else {
         return Drained::Nothing;
     };
+    if let Work::Settling {
+        correlation_id: id, ..
+    } = work
+    {
+        return begin(shared, &source, id).await;
+    }
     for _ in 0..TURN {
         // Shutting down: what is due stays due, and the next process finds it.
         let Some(_tracked) = shared.tracker.enter() else {
@@ -64,7 +73,9 @@ pub(super) async fn work<DB: Backend>(shared: &Arc<Shared<DB>>, work: &Work) -> 
 impl Work {
     fn source(&self) -> &Arc<str> {
         match self {
-            Self::Stream { source, .. } | Self::Event { source, .. } => source,
+            Self::Stream { source, .. }
+            | Self::Event { source, .. }
+            | Self::Settling { source, .. } => source,
         }
     }
 
@@ -72,7 +83,9 @@ impl Work {
         &self,
         conn: &mut DB::Connection,
         sql: &Sql,
+        state: &SourceState,
     ) -> Result<Option<Pending>, sqlx::Error> {
+        let moves = state.room().moves();
         match self {
             Self::Stream {
                 source,
@@ -82,12 +95,52 @@ impl Work {
                     source,
                     correlation_id,
                 };
-                DB::due_head(conn, sql, stream).await
+                let head = DB::due_head(conn, sql, stream).await?;
+                if head.is_none() && !DB::stream_is_used(conn, sql, stream).await? {
+                    state.room().found_empty(correlation_id, moves);
+                }
+                Ok(head)
             }
             Self::Event { source, event_id } => {
                 DB::due_event(conn, sql, Key { source, event_id }).await
             }
+            // It has no head before it begins.
+            Self::Settling { .. } => Ok(None),
         }
+    }
+}
+
+/// A stream that adopts its first sequence begins, if it has settled.
+async fn begin<DB: Backend>(
+    shared: &Arc<Shared<DB>>,
+    source: &Arc<SourceState>,
+    correlation_id: &Arc<str>,
+) -> Drained {
+    let Some(_tracked) = shared.tracker.enter() else {
+        return Drained::Nothing;
+    };
+    let adopt = Adopt {
+        shared,
+        stream: Stream {
+            source: source.name(),
+            correlation_id,
+        },
+        settle: source.settle(),
+    };
+    match adopt.run().await {
+        Ok(Adopted::Begun) => {
+            let begun = Work::Stream {
+                source: source.name_arc(),
+                correlation_id: Arc::clone(correlation_id),
+            };
+            worker::wake(shared, begun);
+            Drained::Nothing
+        }
+        Ok(Adopted::Nothing) => Drained::Nothing,
+        Ok(Adopted::Not(until)) => {
+            Drained::Later(Instant::now() + until.since(shared.clock.now()).max(ROUNDING))
+        }
+        Err(()) => Drained::Later(Instant::now() + SOON),
     }
 }
 
@@ -112,9 +165,9 @@ async fn one<DB: Backend>(
             source,
             correlation_id,
         } => Some(shared.lanes.enter(source, correlation_id).await),
-        Work::Event { .. } => None,
+        Work::Event { .. } | Work::Settling { .. } => None,
     };
-    let deadline = Instant::now() + source.budget();
+    let deadline = Instant::now() + source.worker_budget();
     let Ok(_permits) = shared.permits(source, deadline).await else {
         return later(SOON);
     };
@@ -146,7 +199,6 @@ async fn one<DB: Backend>(
     let Some((envelope, request, leader)) = event else {
         return unreadable(shared, source, &head, lease).await;
     };
-    let name = source.name_arc();
     let job = Job {
         shared,
         source,
@@ -157,14 +209,16 @@ async fn one<DB: Backend>(
         // It passed the fence when it came, or an operator let it pass.
         fence: None,
         lease,
+        // What waits for no turn is found by its id.
+        out_of_order: matches!(work, Work::Event { .. }),
+        generation: AtomicI64::default(),
         deadline,
     };
     let epoch = shared.recent.epoch();
     let settled = job.run(&mut Draining(target)).await;
     if settled.end == End::Applied {
-        shared
-            .recent
-            .remember(epoch, &name, envelope.event_id.as_arc(), envelope.print());
+        shared.worker.progress().applied(shared.clock.now());
+        shared.remember(epoch, source, &envelope, settled.kept.as_ref());
     }
     let outcome = match &settled.reply {
         Reply::Handler(outcome, _) => *outcome,
@@ -175,7 +229,9 @@ async fn one<DB: Backend>(
     )
     .increment(1);
     // Before the attempt is counted: a redelivery that comes after that count is a try of its own, not this one's.
-    leader.land(settled.end);
+    if let Some(leader) = leader {
+        leader.land(settled.end);
+    }
     judge(&job, &head, &settled).await
 }
 
@@ -204,6 +260,7 @@ fn readable(head: &Pending) -> Option<(Envelope, Request<Bytes>)> {
         Some(number) => Some(Sequence::new(number)?),
         None => None,
     };
+    envelope.version = head.version;
     Some((envelope, request::restore(&head.request)?))
 }
 
@@ -224,7 +281,7 @@ struct TakenUp<'a> {
     lease: Lease,
     _held: Held<'a>,
     /// Nothing if its row cannot be read.
-    event: Option<(Envelope, Request<Bytes>, Leader)>,
+    event: Option<(Envelope, Request<Bytes>, Option<Leader>)>,
 }
 
 /// Looks for what is due, and claims it, over one connection. The attempt is counted and committed before the handler
@@ -241,7 +298,7 @@ async fn take_up<'a, DB: Backend>(
         return Err(sqlx::Error::PoolTimedOut);
     };
     let looked = async {
-        let Some(head) = work.head::<DB>(&mut conn, &shared.sql).await? else {
+        let Some(head) = work.head::<DB>(&mut conn, &shared.sql, source).await? else {
             return Ok(Looked::Nothing);
         };
         if head.reason == Some(Reason::Gap) && !source.revives_gaps() {
@@ -267,9 +324,13 @@ async fn take_up<'a, DB: Backend>(
             None => None,
             Some((envelope, request)) => {
                 let (name, id) = (source.name_arc(), envelope.event_id.as_arc());
-                match shared.flights.join(&name, id, envelope.print()) {
-                    Joined::Leader(leader) => Some((envelope, request, leader)),
-                    Joined::Follower(flight) => return Ok(Looked::Flying(flight)),
+                // No delivery of a deferred source runs the handler, nor waits for it.
+                let joined = (!source.is_deferred())
+                    .then(|| shared.flights.join(&name, id, envelope.print()));
+                match joined {
+                    None => Some((envelope, request, None)),
+                    Some(Joined::Leader(leader)) => Some((envelope, request, Some(leader))),
+                    Some(Joined::Follower(flight)) => return Ok(Looked::Flying(flight)),
                 }
             }
         };
@@ -310,7 +371,7 @@ async fn take_up<'a, DB: Backend>(
 /// The attempt said nothing about the event: it does not count.
 async fn hand_back<DB: Backend>(job: &Job<'_, DB>, key: Key<'_>) {
     let shared = job.shared;
-    let deadline = Instant::now() + job.source.budget();
+    let deadline = Instant::now() + job.source.worker_budget();
     let back = tokio::time::timeout_at(deadline, async {
         let _turn = shared.turn().await;
         let mut conn = shared.statements(deadline).await.map_err(drop)?;
@@ -391,13 +452,16 @@ async fn judge<DB: Backend>(job: &Job<'_, DB>, head: &Pending, settled: &Settled
         event_id: job.envelope.event_id.as_str(),
     };
     match settled.end {
-        End::Applied => Step::Applied,
+        End::Applied | End::Superseded => Step::Applied,
+        // Its place is skipped with it: what waited behind it is next.
+        End::Rejected(_) if source.skips_rejected() => Step::Applied,
         // Its dead letter is written: the cursor stays, and so does what waits behind it (§5.10).
         End::Rejected(_) => Step::Ended(Drained::Nothing),
-        End::Parked { .. } | End::Fenced => {
+        End::Parked { .. } | End::Stored | End::Fenced | End::SetAside | End::Discarded => {
             hand_back(job, key).await;
             Step::Ended(Drained::Nothing)
         }
+        End::PutOff { until, .. } => later(until.since(job.shared.clock.now())),
         End::Failed if !settled.blames_handler => {
             hand_back(job, key).await;
             later(SOON)
@@ -485,7 +549,7 @@ async fn fail<DB: Backend>(
         .run()
         .await
     } else {
-        let deadline = Instant::now() + source.budget();
+        let deadline = Instant::now() + source.worker_budget();
         let recording = async {
             let _turn = shared.turn().await;
             let mut conn = shared.statements(deadline).await.map_err(|_| ())?;

@@ -194,6 +194,7 @@ mod tests {
             event_id: "evt".into(),
             event_type: None,
             fingerprint: Vec::new(),
+            version: None,
             correlation_id: None,
             sequence: None,
             reason: None,

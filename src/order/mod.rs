@@ -4,13 +4,19 @@
 //! cursor. A worker therefore only needs to look; a wake that is lost costs a poll, and nothing else.
 
 pub(crate) mod drain;
+pub(crate) mod hints;
 pub(crate) mod lease;
-mod upkeep;
+mod progress;
+pub(crate) mod purge;
+pub(crate) mod upkeep;
 pub(crate) mod worker;
 
 use std::future::Future;
 use std::time::Duration;
 
+pub(crate) use hints::Hints;
+pub use progress::WorkerStatus;
+pub use purge::Purged;
 pub(crate) use worker::Worker;
 
 /// For a connection and a statement or two of the worker's own. A network can lose them without a word, and nobody else

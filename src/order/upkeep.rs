@@ -4,15 +4,17 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::in_time;
+use super::purge::{self, NotPurged};
+use super::worker::{self, Work};
 use crate::burst;
-use crate::dispatch::Bury;
+use crate::dispatch::{Bury, Heal, own};
 use crate::reconcile::alive;
 use crate::shared::Shared;
 use crate::source::SourceState;
-use crate::store::{AT_ONCE, Attempt, Backend, Key, Lease, Reason, Stream};
+use crate::store::{AT_ONCE, Attempt, Backend, Expired, Key, Lease, Reason, Size, Stream};
 
 /// Counts are this old at most.
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
@@ -23,15 +25,14 @@ const MOST_OVERTAKEN: u32 = 8;
 /// Expiry and purge run at least this often, and twice within their setting.
 const SWEEP_AT_MOST: Duration = Duration::from_secs(60);
 const SWEEP_AT_LEAST: Duration = Duration::from_millis(100);
-/// Rows of one statement: short enough to hold up nobody.
+/// Events of one page.
 const BATCH: i64 = 500;
-/// Between two batches, so that deliveries get in.
-const BREATH: Duration = Duration::from_millis(50);
 
 pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
     let mut next: HashMap<(&'static str, Arc<str>), Instant> = HashMap::new();
     let mut next_sample = Instant::now();
     let mut next_bursts = next_sample;
+    let mut next_audit = Instant::now();
     let mut reported = HashSet::new();
     let mut overtaken = 0;
     loop {
@@ -57,6 +58,12 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
                 }
                 next_bursts = Instant::now() + SAMPLE_EVERY;
             }
+            if Instant::now() >= next_audit {
+                if let Err(error) = purge::audit(&shared).await {
+                    tracing::warn!(%error, "a sweep of the audit table failed; it is tried again");
+                }
+                next_audit = Instant::now() + SWEEP_AT_MOST;
+            }
             for source in &every_source(&shared) {
                 for (task, setting) in [
                     ("expire", source.recovery_window()),
@@ -69,8 +76,8 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
                         continue;
                     }
                     let done = match task {
-                        "expire" => expire(&shared, source).await,
-                        _ => purge(&shared, source).await,
+                        "expire" => expire(&shared, source).await.map_err(NotPurged::from),
+                        _ => purge::run(&shared, source).await.map(drop),
                     };
                     if let Err(error) = done {
                         tracing::warn!(source = source.name(), task, %error, "a sweep failed; it is tried again");
@@ -103,6 +110,7 @@ async fn expire<DB: Backend>(
     shared: &Arc<Shared<DB>>,
     source: &SourceState,
 ) -> Result<(), sqlx::Error> {
+    heal(shared, source).await?;
     let now = shared.clock.now();
     let mut after = String::new();
     loop {
@@ -114,8 +122,9 @@ async fn expire<DB: Backend>(
             conn.done(page).await
         })
         .await?;
-        let full = page.len() as i64 == BATCH;
-        for event in page {
+        let readable = |event: &Expired| !event.event_id.is_empty();
+        let full = page.len() as i64 == BATCH && page.iter().any(readable);
+        for event in page.into_iter().filter(readable) {
             let bury = Bury {
                 shared,
                 key: Key {
@@ -155,56 +164,47 @@ async fn expire<DB: Backend>(
     }
 }
 
-/// Removes the rows of events that were applied longer ago than the retention, in small batches (§7.1).
-async fn purge<DB: Backend>(
+/// Cursors that version 1 of the crate has put inside of a skipped range: nothing comes there, and what waits behind it
+/// is not found.
+async fn heal<DB: Backend>(
     shared: &Arc<Shared<DB>>,
     source: &SourceState,
 ) -> Result<(), sqlx::Error> {
-    let now = shared.clock.now();
-    let before = now.minus(source.retention());
-    let stale = in_time(async {
+    let strayed = in_time(async {
         let mut conn = shared.acquire_statements().await?;
-        let stale = DB::stale(&mut conn, &shared.sql, source.name(), before, now).await;
-        conn.done(stale).await
-    });
-    if !stale.await? {
-        return Ok(());
-    }
-    let mut removed = 0;
-    loop {
-        let (batch, fences) = {
-            // On a database with one writer, a batch waits for its turn like everybody else.
-            let _turn = shared.turn().await;
-            let (sql, name, now) = (&shared.sql, source.name(), shared.clock.now());
-            in_time(async {
-                let mut conn = shared.acquire_statements().await?;
-                let purged = async {
-                    let fences = DB::purge_fences(&mut conn, sql, name, now, BATCH).await?;
-                    Ok((
-                        DB::purge(&mut conn, sql, name, before, BATCH).await?,
-                        fences,
-                    ))
-                };
-                let purged = purged.await;
-                conn.done(purged).await
-            })
-            .await?
+        let strayed = DB::strayed(&mut conn, &shared.sql, source.name(), BATCH).await;
+        conn.done(strayed).await
+    })
+    .await?;
+    for correlation_id in strayed {
+        let stream = Stream {
+            source: source.name(),
+            correlation_id: &correlation_id,
         };
-        removed += batch;
-        // Fences expire sooner than rows, and there may be more of them to go.
-        if batch.max(fences) < BATCH.unsigned_abs() || shared.worker.stopped() {
-            break;
+        if own(shared, &Heal(stream)).await.is_ok() {
+            let (source, correlation_id) = (source.name_arc(), Arc::from(correlation_id));
+            worker::wake(
+                shared,
+                Work::Stream {
+                    source,
+                    correlation_id,
+                },
+            );
         }
-        sleep(BREATH).await;
     }
-    if removed > 0 {
-        metrics::counter!("inbox_purged_rows_total", "source" => source.name_shared())
-            .increment(removed);
-        tracing::info!(
-            source = source.name(),
-            removed,
-            "removed rows of applied events"
-        );
+    Ok(())
+}
+
+/// Another process, or the command line, may have deregistered a source, or armed it again.
+pub(crate) async fn learn_who_is_gone<DB: Backend>(shared: &Shared<DB>) -> Result<(), sqlx::Error> {
+    let gone = in_time(async {
+        let mut conn = shared.acquire_statements().await?;
+        let gone = DB::gone_sources(&mut conn, &shared.sql).await;
+        conn.done(gone).await
+    })
+    .await?;
+    for source in every_source(shared) {
+        source.set_gone(gone.iter().any(|name| name == source.name()));
     }
     Ok(())
 }
@@ -219,13 +219,16 @@ async fn sample<DB: Backend>(
 ) -> bool {
     let sources: Vec<_> = every_source(shared)
         .into_iter()
-        .map(|source| (source.moves(), source))
+        .map(|source| (source.room().moves(), source))
         .collect();
     let counts = in_time(async {
         let mut conn = shared.acquire_statements().await?;
         let counts = DB::pending_counts(&mut conn, &shared.sql).await;
         conn.done(counts).await
     });
+    if let Err(error) = learn_who_is_gone(shared).await {
+        tracing::debug!(%error, "could not look which sources are deregistered");
+    }
     let counts = match counts.await {
         Ok(counts) => counts,
         Err(error) => {
@@ -257,12 +260,17 @@ async fn sample<DB: Backend>(
             events += count.events;
             bytes += count.bytes;
             match count.reason {
-                None => parked += count.events,
-                Some(Reason::Fenced) => fenced += count.events,
-                Some(reason) => *dead.entry(reason).or_default() += count.events,
+                Ok(None) => parked += count.events,
+                Ok(Some(Reason::Fenced)) => fenced += count.events,
+                Ok(Some(reason)) => *dead.entry(reason).or_default() += count.events,
+                // It takes its room, and a newer version has the gauge for it.
+                Err(reason) => tracing::debug!(reason, "rows with a reason of a newer version"),
             }
         }
-        current &= source.sampled(events, bytes, (!in_any_case).then_some(*moves));
+        let size = Size { events, bytes };
+        current &= source
+            .room()
+            .sampled(size, (!in_any_case).then_some(*moves));
         #[allow(
             clippy::cast_precision_loss,
             reason = "a gauge is a float; counts are far below 2^52"

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::drain::{self, Drained};
 use super::lease::{self, Leases};
+use super::progress::Progress;
 use super::{in_time, upkeep};
 use crate::dispatch::{BoxError, BoxFuture};
 use crate::envelope::Envelope;
@@ -23,10 +24,8 @@ use crate::shared::Shared;
 use crate::source::SourceState;
 use crate::store::{Backend, Key, Stream};
 
-/// Looks for due streams this often while there is something to do.
-const POLL_BUSY: Duration = Duration::from_millis(500);
-/// A poll that finds nothing waits longer the next time, up to this: far below the five minutes of §5.14.
-const POLL_IDLE: Duration = Duration::from_secs(5);
+/// While there is something to do, polls come this much more often.
+const BUSY: u32 = 10;
 /// Wakes beyond this many are left to the next poll.
 const MAX_WAKES: usize = 10_000;
 /// Streams of one page of a poll.
@@ -45,6 +44,27 @@ pub(crate) enum Work {
         source: Arc<str>,
         event_id: Arc<str>,
     },
+    /// A stream that has not begun.
+    Settling {
+        source: Arc<str>,
+        correlation_id: Arc<str>,
+    },
+}
+
+impl Work {
+    /// What there is to do about this event: its stream, if it has a place in one.
+    pub(crate) fn on(source: Arc<str>, envelope: &Envelope) -> Self {
+        match envelope.order() {
+            Some((id, _)) => Self::Stream {
+                source,
+                correlation_id: Arc::clone(id.as_arc()),
+            },
+            None => Self::Event {
+                source,
+                event_id: Arc::clone(envelope.event_id.as_arc()),
+            },
+        }
+    }
 }
 
 /// The service that drained requests of a source go to.
@@ -68,6 +88,7 @@ struct Signals {
     wakes: Mutex<HashSet<Work>>,
     woken: Notify,
     stopped: AtomicBool,
+    progress: Progress,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -84,6 +105,18 @@ impl Worker {
 
     pub(super) fn stopped(&self) -> bool {
         self.signals.stopped.load(Ordering::Acquire)
+    }
+
+    pub(super) fn progress(&self) -> &Progress {
+        &self.signals.progress
+    }
+
+    /// The inbox's own sources that are mounted here.
+    pub(super) fn mounted(&self) -> Vec<String> {
+        let targets = lock(&self.targets);
+        let mut names: Vec<_> = targets.keys().map(ToString::to_string).collect();
+        names.sort_unstable();
+        names
     }
 
     pub(crate) fn target(&self, source: &str) -> Option<Arc<dyn Target>> {
@@ -134,14 +167,9 @@ pub(crate) fn wake_stream<DB: Backend>(
     envelope: &Envelope,
 ) {
     if let Some((id, _)) = envelope.order()
-        && source.has_pending()
+        && source.room().may_wait(id.as_str())
     {
-        let (source, correlation_id) = (source.name_arc(), Arc::clone(id.as_arc()));
-        let work = Work::Stream {
-            source,
-            correlation_id,
-        };
-        wake(shared, work);
+        wake(shared, Work::on(source.name_arc(), envelope));
     }
 }
 
@@ -158,8 +186,9 @@ struct Rounds {
 }
 
 async fn run<DB: Backend>(shared: Weak<Shared<DB>>, signals: Arc<Signals>) {
+    let _runs = signals.progress.runs();
     let mut rounds = Rounds::default();
-    let mut pause = POLL_BUSY;
+    let mut pause = Duration::ZERO;
     let mut next_poll = Instant::now();
     loop {
         {
@@ -173,10 +202,11 @@ async fn run<DB: Backend>(shared: Weak<Shared<DB>>, signals: Arc<Signals>) {
             rounds.take_later();
             if Instant::now() >= next_poll {
                 let found = rounds.poll(&shared).await;
+                let busy = shared.poll_every / BUSY;
                 pause = if found {
-                    POLL_BUSY
+                    busy
                 } else {
-                    (pause * 2).min(POLL_IDLE)
+                    (pause.max(busy / 2) * 2).min(shared.poll_every)
                 };
                 // Jitter, so that processes that started together do not poll together.
                 next_poll = Instant::now() + pause.mul_f64(0.75 + fastrand::f64() / 2.0);
@@ -198,8 +228,14 @@ async fn run<DB: Backend>(shared: Weak<Shared<DB>>, signals: Arc<Signals>) {
     while rounds.running.join_next().await.is_some() {}
 }
 
-#[derive(Clone, Copy)]
+/// A row whose key is no text is skipped, and stops nobody else.
+fn is_readable((source, _): &(String, String)) -> bool {
+    !source.is_empty()
+}
+
+#[derive(Clone, Copy, Debug)]
 enum Kind {
+    Settling,
     Stream,
     Event,
 }
@@ -213,14 +249,15 @@ impl Kind {
     ) -> Result<Vec<(String, String)>, sqlx::Error> {
         let mut conn = shared.acquire_statements().await?;
         let (source, id, now) = (after.0.as_str(), after.1.as_str(), shared.clock.now());
+        let after_stream = Stream {
+            source,
+            correlation_id: id,
+        };
         let page = match self {
-            Self::Stream => {
-                let after = Stream {
-                    source,
-                    correlation_id: id,
-                };
-                DB::due_streams(&mut conn, &shared.sql, after, now, PAGE).await
+            Self::Settling => {
+                DB::settled_streams(&mut conn, &shared.sql, after_stream, now, PAGE).await
             }
+            Self::Stream => DB::due_streams(&mut conn, &shared.sql, after_stream, now, PAGE).await,
             Self::Event => {
                 let after = Key {
                     source,
@@ -234,6 +271,10 @@ impl Kind {
 
     fn work(self, source: Arc<str>, id: Arc<str>) -> Work {
         match self {
+            Self::Settling => Work::Settling {
+                source,
+                correlation_id: id,
+            },
             Self::Stream => Work::Stream {
                 source,
                 correlation_id: id,
@@ -249,6 +290,9 @@ impl Kind {
 impl Rounds {
     fn take_wakes(&mut self, signals: &Signals) {
         for work in lock(&signals.wakes).drain() {
+            if matches!(work, Work::Settling { .. }) && self.later.contains_key(&work) {
+                continue;
+            }
             // Whoever woke it knows better than a backoff that its head is another one now.
             self.later.remove(&work);
             self.add(work);
@@ -279,24 +323,30 @@ impl Rounds {
 
     /// Everything that is due, of the sources that are mounted here. True if there was something.
     async fn poll<DB: Backend>(&mut self, shared: &Shared<DB>) -> bool {
-        let mut found = false;
-        for kind in [Kind::Stream, Kind::Event] {
+        let (mut found, mut looked) = (false, true);
+        for kind in [Kind::Settling, Kind::Stream, Kind::Event] {
             let mut after = (String::new(), String::new());
             loop {
                 let page = match in_time(kind.page(shared, &after)).await {
                     Ok(page) => page,
                     Err(error) => {
-                        tracing::warn!(%error, "could not look for due events");
-                        return found;
+                        // One kind that cannot be looked for hides no other.
+                        tracing::warn!(?kind, %error, "could not look for due events");
+                        looked = false;
+                        break;
                     }
                 };
-                let full = page.len() as i64 == PAGE;
-                for (source, id) in page {
+                let full = page.len() as i64 == PAGE && page.iter().any(is_readable);
+                for (source, id) in page.into_iter().filter(is_readable) {
                     if shared.worker.target(&source).is_some()
                         && let Some(state) = shared.find_source(&source).await
                     {
                         found = true;
                         let work = kind.work(state.name_arc(), Arc::from(id.as_str()));
+                        if matches!(kind, Kind::Settling) {
+                            // By the clock it has settled, whatever a timer thought that it would take.
+                            self.later.remove(&work);
+                        }
                         if !self.known.contains(&work) && !self.later.contains_key(&work) {
                             self.add(work);
                         }
@@ -307,6 +357,9 @@ impl Rounds {
                     break;
                 }
             }
+        }
+        if looked {
+            shared.worker.progress().looked(shared.clock.now());
         }
         found
     }

@@ -50,6 +50,8 @@ pub struct Preset {
     pub replay_window: Duration,
     /// What it does after each status code of an answer.
     pub answers: Answers,
+    /// Whether it expects the first answer again when it sends an event again.
+    pub stores_answers: bool,
     /// Event types whose content may honestly repeat, so that a fence on it must let them pass (§6.7).
     pub fence_exempt: &'static [&'static str],
     scheme: fn() -> SchemeBuilder,

@@ -63,6 +63,7 @@ impl Preset {
         answers: Answers::success(ANY_2XX)
             .stop(&[300..=407, 409..=428, 430..=499])
             .retry(&[408..=408, 429..=429, 500..=599]),
+        stores_answers: false,
         fence_exempt: &[],
         scheme: || stripe_like("kudos", "x-kudos-signature").trim(),
         mapping: || {
@@ -111,6 +112,7 @@ impl Preset {
         replay_window: Duration::ZERO,
         // Delivered "on 200", again "on timeout/5xx"; 202 is "retry later". Of other codes it says nothing.
         answers: Answers::success(&[200..=200]).retry(&[202..=202, 500..=599]),
+        stores_answers: false,
         fence_exempt: &[],
         scheme: || stripe_like("sequenced", "x-signature").trim(),
         mapping: || {
@@ -152,6 +154,8 @@ impl Preset {
         answers: Answers::success(ANY_2XX)
             .stop(&[300..=399, 400..=401, 403..=404, 409..=410, 422..=422])
             .retry(&[408..=408, 425..=425, 429..=429, 500..=500, 502..=504]),
+        // Its section 2: "if seen, return the stored response".
+        stores_answers: true,
         fence_exempt: &[],
         scheme: || {
             stripe_like("brief", "x-signature")
@@ -200,6 +204,7 @@ impl Preset {
         answers: Answers::success(ANY_2XX)
             .stop(&[410..=410])
             .retry(&[300..=409, 411..=599]),
+        stores_answers: false,
         fence_exempt: &[],
         scheme: || {
             standard(
@@ -260,6 +265,7 @@ impl Preset {
         replay_window: times(30, DAY),
         // "All response codes outside this range, including 3xx": not received, and no code that stops it.
         answers: Answers::success(ANY_2XX).stop(&[]).retry(&[300..=599]),
+        stores_answers: false,
         fence_exempt: &[],
         scheme: || stripe_like("stripe", "stripe-signature"),
         // The raw body is no content: it counts the webhooks that are still pending.
@@ -287,6 +293,7 @@ impl Preset {
         replay_window: times(3, DAY),
         // It does not send again by itself, whatever the answer.
         answers: Answers::success(ANY_2XX).stop(&[300..=599]).retry(&[]),
+        stores_answers: false,
         fence_exempt: &["ping", "workflow_dispatch", "repository_dispatch"],
         scheme: || {
             Scheme::hmac(
@@ -323,6 +330,7 @@ impl Preset {
         replay_window: Duration::ZERO,
         // Anything outside the 200s is an error, 3xx too. Whether some code stops it is not said.
         answers: Answers::success(ANY_2XX).retry(&[300..=599]),
+        stores_answers: false,
         fence_exempt: &[],
         scheme: || {
             Scheme::hmac(
@@ -360,6 +368,7 @@ impl Preset {
         replay_window: Duration::ZERO,
         // Anything but 2xx is retried, after at most two redirects; a header (`X-Slack-No-Retry`), no code, stops it.
         answers: Answers::success(ANY_2XX).stop(&[]).retry(&[400..=599]),
+        stores_answers: false,
         fence_exempt: &[],
         scheme: || v0("slack", "x-slack-signature", "x-slack-request-timestamp"),
         mapping: || {
@@ -392,6 +401,7 @@ impl Preset {
         replay_window: Duration::ZERO,
         // "Either a 200 or a 204"; its pages do not agree on what follows other codes.
         answers: Answers::success(&[200..=200, 204..=204]),
+        stores_answers: false,
         fence_exempt: &[],
         scheme: || v0("zoom", "x-zm-signature", "x-zm-request-timestamp"),
         mapping: || {
@@ -422,6 +432,7 @@ impl Preset {
         replay_window: times(90, DAY),
         // "HTTP 200": whether other 2xx count is not said. A duplicate's answer is a 200 in any case.
         answers: Answers::success(&[200..=200]),
+        stores_answers: false,
         fence_exempt: &[],
         scheme: || {
             Scheme::hmac("paddle", Algorithm::HmacSha256, header("paddle-signature"))
@@ -456,6 +467,7 @@ impl Preset {
         replay_window: Duration::ZERO,
         // "A non-200 status code" is retried, so that the first answer of a handler that says 204 is tried once more.
         answers: Answers::success(&[200..=200]).stop(&[]).retry(&[201..=599]),
+        stores_answers: false,
         fence_exempt: &[],
         scheme: || {
             Scheme::hmac("linear", Algorithm::HmacSha256, header("linear-signature"))
@@ -487,6 +499,7 @@ impl Preset {
         replay_window: Duration::ZERO,
         // 2xx; "unsuccessful deliveries are retried". Whether some code stops it is not said.
         answers: Answers::success(ANY_2XX).retry(&[300..=599]),
+        stores_answers: false,
         fence_exempt: &[],
         scheme: || {
             Scheme::hmac(

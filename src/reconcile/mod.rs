@@ -216,15 +216,15 @@ async fn once<DB: Backend>(
     options: &Options,
 ) -> Result<Report, OperatorError> {
     let Some(state) = shared.find_source(source).await else {
-        return Err(OperatorError::busy("there is no such source here"));
+        return Err(OperatorError::invalid("there is no such source here"));
     };
     if state.elements().is_some() {
         let why = "a source that splits its requests cannot be reconciled by event id";
-        return Err(OperatorError::busy(why));
+        return Err(OperatorError::invalid(why));
     }
     let Some(target) = shared.worker.target(source) else {
         let why = "the source is not mounted in this process: nothing could be handed over";
-        return Err(OperatorError::busy(why));
+        return Err(OperatorError::invalid(why));
     };
     // A shutdown waits for the run, which ends when it sees that there is one.
     let Some(_tracked) = shared.tracker.enter() else {

@@ -2,6 +2,7 @@
 //! alone (§7.5).
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 
 use bytes::Bytes;
 use http::Request;
@@ -9,11 +10,11 @@ use http::header::CONTENT_LENGTH;
 use tokio::time::{Instant, timeout_at};
 
 use super::source::Item;
-use crate::dispatch::{Job, Reply};
+use crate::dispatch::{Job, Reply, lowest_missing};
 use crate::envelope::Envelope;
-use crate::event::{Origin, Outcome};
+use crate::event::Origin;
 use crate::order::drain::Draining;
-use crate::order::worker::{self, Target};
+use crate::order::worker::{self, Target, Work};
 use crate::queue::{End, Joined};
 use crate::request;
 use crate::shared::Shared;
@@ -26,9 +27,8 @@ pub(super) enum Put {
     Applied,
     /// Decided before.
     Known,
-    Parked {
-        waiting_for: u64,
-    },
+    /// Stored, and applied later by itself: why not now.
+    Parked(String),
     /// An operator's business.
     Dead(String),
     /// Later, perhaps.
@@ -40,6 +40,14 @@ pub(super) struct Read {
     pub(super) envelope: Envelope,
     request: Request<Bytes>,
     fence: Option<Fence>,
+}
+
+impl Read {
+    /// An event about deliveries, which the source does not hand on.
+    pub(super) fn is_control(&self, source: &SourceState) -> bool {
+        let kind = self.envelope.event_type.as_deref();
+        !source.hands_on_control() && source.mapping().is_control(kind)
+    }
 }
 
 /// Reads an item as the source's mapping has it. What its list calls it must be what it says itself.
@@ -97,7 +105,7 @@ pub(super) async fn look<DB: Backend>(
             source: source.name(),
             event_id,
         };
-        let known = DB::known(&mut conn, &shared.sql, key).await;
+        let known = DB::known(&mut conn, &shared.sql, key, false).await;
         conn.done(known).await.map_err(|error| error.to_string())
     });
     let known = looked
@@ -111,8 +119,7 @@ fn standing(known: &Known) -> Option<Put> {
     match (known.state, known.sequence, known.next_sequence) {
         (State::Applied | State::Superseded | State::Discarded, _, _) => Some(Put::Known),
         (_, Some(sequence), Some(next)) if known.is_waiting() => {
-            let waiting_for = next.unsigned_abs();
-            (sequence > next).then_some(Put::Parked { waiting_for })
+            (sequence > next).then(|| parked(lowest_missing(next)))
         }
         _ if known.is_waiting() => None,
         (State::Fenced, _, _) => Some(Put::Dead("the fence holds it".into())),
@@ -121,6 +128,10 @@ fn standing(known: &Known) -> Option<Put> {
             Some(Put::Dead(format!("a dead letter: {reason}")))
         }
     }
+}
+
+fn parked(waiting_for: u64) -> Put {
+    Put::Parked(format!("parked: waits for sequence {waiting_for}"))
 }
 
 /// Puts an event through, within the source's budget.
@@ -167,27 +178,18 @@ async fn attempt<DB: Backend>(
     // The memory of this process is not asked (§2.4).
     match look(shared, source, envelope.event_id.as_str(), deadline).await {
         Ok(None) => {}
-        Ok(Some(put)) => {
-            let end = match &put {
-                Put::Parked { waiting_for } => End::Parked {
-                    waiting_for: *waiting_for,
-                },
-                _ => End::Failed,
-            };
-            leader.land(end);
-            return put;
-        }
+        Ok(Some(put)) => return put,
         Err(why) => return Put::Failed(why),
     }
-    let _lane = match envelope.order() {
-        None => None,
-        Some((id, _)) => {
+    let _lane = match &envelope.correlation_id {
+        Some(id) if envelope.is_ordered() => {
             let lane = shared.lanes.enter(&name, id.as_arc());
             match timeout_at(deadline, lane).await {
                 Ok(lane) => Some(lane),
                 Err(_) => return Put::Failed("its stream is busy".into()),
             }
         }
+        _ => None,
     };
     let Ok(_permits) = shared.permits(source, deadline).await else {
         return Put::Failed("too many deliveries are in flight".into());
@@ -203,33 +205,38 @@ async fn attempt<DB: Backend>(
         stored: &stored,
         fence: read.fence,
         lease: Lease::NONE,
+        out_of_order: false,
+        generation: AtomicI64::default(),
         deadline,
     };
     let epoch = shared.recent.epoch();
     let settled = job.run(&mut Draining(target)).await;
-    if settled.end == End::Applied {
-        shared
-            .recent
-            .remember(epoch, &name, event_id, envelope.print());
-        worker::wake_stream(shared, source, envelope);
+    match settled.end {
+        End::Applied => {
+            shared.remember(epoch, source, envelope, settled.kept.as_ref());
+            worker::wake_stream(shared, source, envelope);
+        }
+        End::Stored | End::PutOff { .. } => {
+            worker::wake(shared, Work::on(Arc::clone(&name), envelope));
+        }
+        _ => {}
     }
     leader.land(settled.end);
     match (settled.end, settled.reply) {
         (End::Applied, Reply::Handler(..)) => Put::Applied,
-        (End::Applied, Reply::Inbox(_)) => Put::Known,
-        (End::Parked { waiting_for }, _) => Put::Parked { waiting_for },
+        (End::Applied | End::Superseded | End::Discarded, _) => Put::Known,
+        (End::Parked { waiting_for }, _) => parked(waiting_for),
+        (End::Stored, _) => Put::Parked("stored: a worker applies it".into()),
+        (End::PutOff { .. }, _) => Put::Parked("the handler wants it later".into()),
         (End::Fenced, _) => Put::Dead("the fence holds it".into()),
+        (End::SetAside, _) => Put::Dead("set aside: its sequence is never waited for".into()),
         (End::Rejected(_), Reply::Handler(_, response)) => {
             Put::Dead(format!("the handler answered {}", response.status()))
         }
-        (End::Rejected(_), Reply::Inbox(answer)) => Put::Dead(answer.reason().to_owned()),
         (End::Failed, Reply::Handler(_, response)) => {
             Put::Failed(format!("the handler answered {}", response.status()))
         }
-        // Its sequence is one that is never waited for.
-        (End::Failed, Reply::Inbox(answer)) if answer.outcome == Outcome::Parked => {
-            Put::Dead(answer.reason().to_owned())
-        }
+        (End::Rejected(_), Reply::Inbox(answer)) => Put::Dead(answer.reason().to_owned()),
         (End::Failed, Reply::Inbox(answer)) => Put::Failed(answer.reason().to_owned()),
     }
 }

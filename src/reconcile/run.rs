@@ -312,6 +312,8 @@ impl<DB: Backend> Run<'_, DB> {
     ) -> Result<Option<Put>, OperatorError> {
         Ok(match read {
             Err(why) => Some(Put::Failed(why)),
+            // Not for the handler: it tells about deliveries.
+            Ok(Some(read)) if read.is_control(self.source) => Some(Put::Known),
             Ok(Some(read)) => Some(put::put(self.shared, self.source, &self.target, read).await),
             Ok(None) => {
                 let deadline = Instant::now() + self.source.budget();
@@ -337,9 +339,9 @@ impl<DB: Backend> Run<'_, DB> {
         match put {
             Some(Put::Applied) => report.applied += 1,
             Some(Put::Known) => report.already_applied += 1,
-            Some(Put::Parked { waiting_for }) => {
+            Some(Put::Parked(why)) => {
                 report.parked += 1;
-                report.miss(id, format!("parked: waits for sequence {waiting_for}"));
+                report.miss(id, why);
                 if self.parked.len() < LOOKED_AT {
                     self.parked.push(id.to_owned());
                 }

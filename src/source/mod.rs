@@ -1,5 +1,6 @@
 //! A source: one producer, or one tenant of one producer.
 
+mod room;
 mod state;
 
 use std::path::PathBuf;
@@ -8,11 +9,12 @@ use std::time::Duration;
 use http::HeaderName;
 
 use crate::door::{BODY_LIMIT, READ_TIMEOUT};
-use crate::envelope::{Elements, Mapping, Sequence};
+use crate::envelope::{Elements, Lookup, Mapping, Sequence};
 
 use crate::preset::Preset;
 use crate::verify::{JsonPath, Scheme, Secrets, Tolerance};
 
+pub(crate) use room::Reserved;
 pub(crate) use state::SourceState;
 
 /// The schedule of §5.5.
@@ -26,10 +28,14 @@ const BACKOFF: [Duration; 6] = [
 ];
 /// The attempts of §5.5.
 const MAX_ATTEMPTS: u32 = 10;
+/// Of one answer: what answers to webhooks never need.
+const ANSWER_LIMIT: usize = 64 * 1024;
 /// Attempts in a row that ended with their process: a deploy that kills may meet the same event twice.
 const MAX_CRASHES: u32 = 5;
 /// Events of one source that may be parked or dead.
 const PARK_LIMIT: u32 = 10_000;
+/// How long a handler may say "not yet".
+const LONGEST_PARK: Duration = Duration::from_secs(24 * 3_600);
 /// Events of one request: each one is a statement or more within one budget.
 const MAX_ELEMENTS: usize = 1_000;
 /// Bytes that they may take together.
@@ -53,9 +59,18 @@ pub struct Source {
     max_in_flight: Option<usize>,
     keep_headers: Vec<HeaderName>,
     keep_rejected: bool,
+    skip_rejected: bool,
     allow_gone: bool,
+    store_answers: bool,
+    answer_limit: usize,
     unfenced: bool,
     elements: Option<Elements>,
+    equal_versions: EqualVersions,
+    deferred: bool,
+    worker_budget: Option<Duration>,
+    longest_park: Duration,
+    /// Streams begin where they stand when they have settled for so long.
+    settle: Option<Duration>,
     recovery_window: Option<Duration>,
     revive_gaps: bool,
     backoff: Vec<Duration>,
@@ -64,9 +79,22 @@ pub struct Source {
     max_age: Option<Duration>,
     park_limit: u32,
     park_bytes: u64,
+    /// None: as much as the source.
+    stream_park_limit: Option<u32>,
+    stream_park_bytes: Option<u64>,
     retention: Option<Duration>,
     allow_short_retention: bool,
     control_to_handler: bool,
+}
+
+/// What becomes of an event whose version is the one that was applied last (§5.12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EqualVersions {
+    /// It is applied: equal times are not duplicates. The event that was applied last is then known again only as long as
+    /// its row is kept ([`Source::retention`]).
+    Apply,
+    /// It is superseded, as an older one is. For versions that count the changes of their entity.
+    Supersede,
 }
 
 /// Where the secrets come from.
@@ -94,6 +122,9 @@ impl std::fmt::Debug for SecretsFrom {
 }
 
 impl Source {
+    /// The settle time of §5.2, for [`Source::adopt_first_sequence`]: 30 s.
+    pub const SETTLE: Duration = Duration::from_secs(30);
+
     /// A source that signs and identifies as `preset` says. Its name is 1 to 64 of a-z, A-Z, 0-9, `.`, `_` and `-`,
     /// and must stay the same: rows are kept by it.
     pub fn new(name: impl Into<String>, preset: Preset) -> Self {
@@ -101,6 +132,8 @@ impl Source {
             name: name.into(),
             scheme: preset.scheme(),
             mapping: preset.mapping(),
+            store_answers: preset.stores_answers,
+            answer_limit: ANSWER_LIMIT,
             preset,
             secrets: SecretsFrom::Unset,
             tolerance: Tolerance::default(),
@@ -111,9 +144,15 @@ impl Source {
             max_in_flight: None,
             keep_headers: Vec::new(),
             keep_rejected: true,
+            skip_rejected: false,
             allow_gone: false,
             unfenced: false,
             elements: None,
+            equal_versions: EqualVersions::Apply,
+            deferred: false,
+            worker_budget: None,
+            longest_park: LONGEST_PARK,
+            settle: None,
             recovery_window: None,
             revive_gaps: true,
             backoff: BACKOFF.to_vec(),
@@ -122,6 +161,8 @@ impl Source {
             max_age: None,
             park_limit: PARK_LIMIT,
             park_bytes: PARK_BYTES,
+            stream_park_limit: None,
+            stream_park_bytes: None,
             retention: None,
             allow_short_retention: false,
             control_to_handler: false,
@@ -218,10 +259,64 @@ impl Source {
         self
     }
 
+    /// Whether a terminal verdict on a sequence skips that sequence by itself, in the same transaction, so that its
+    /// successors go on without it (§5.10). Its dead letter is kept; an operator can replay it out of its order only.
+    /// Default: no, the stream waits until the event is replayed, skipped, discarded or delivered again.
+    pub fn skip_rejected(mut self, skip: bool) -> Self {
+        self.skip_rejected = skip;
+        self
+    }
+
     /// Whether a handler's own 410 goes out as it is. Default: no, it becomes a 422, since producers disable the
     /// endpoint on a 410.
     pub fn allow_gone(mut self, allow: bool) -> Self {
         self.allow_gone = allow;
+        self
+    }
+
+    /// Whether a duplicate is answered with the first answer again, as the IETF's Idempotency-Key draft has it: status,
+    /// headers and body as of the run that committed, live or drained, with `Inbox-Outcome: duplicate`. The answer is read
+    /// whole and stored in the same transaction. Not kept: hop-by-hop headers, `Set-Cookie`, credentials, `Date`. Only
+    /// answers that committed are stored: what failed may go better another time. Default: as the preset has it; on for
+    /// `brief`.
+    ///
+    /// Not together with [`Source::elements`]: refused at build.
+    pub fn store_answers(mut self, store: bool) -> Self {
+        self.store_answers = store;
+        self
+    }
+
+    /// The largest answer's body that is stored, in bytes. A larger one goes out whole the first time; a duplicate of it
+    /// gets `already_processed`, and is not processed again either. Default: 64 KiB.
+    pub fn answer_limit(mut self, bytes: usize) -> Self {
+        self.answer_limit = bytes;
+        self
+    }
+
+    /// For a producer whose patience is shorter than the work: a delivery is verified, stored, and answered 202
+    /// `{"status":"accepted"}`, and the worker applies it at once or when its turn comes, under the same rules as every
+    /// parked event (§5.13). Redeliveries get the same 202 until it is applied. Over the bounds on parking: 429.
+    ///
+    /// The handler's verdict reaches nobody: watch the dead letters. Events without a sequence are applied several at a
+    /// time, in no order; their handlers may run for as long as [`Source::worker_budget`] says.
+    ///
+    /// On SQLite, which has one writer, a delivery waits to be stored until the handler that writes has ended.
+    pub fn deferred(mut self) -> Self {
+        self.deferred = true;
+        self
+    }
+
+    /// The time that the worker gives a handler, for a parked or deferred event. Default: the budget of a delivery, in
+    /// which nobody waits here.
+    pub fn worker_budget(mut self, budget: Duration) -> Self {
+        self.worker_budget = Some(budget);
+        self
+    }
+
+    /// For how long a handler may answer [`Park`](crate::Park) for one event, since that was parked. After that it counts
+    /// as a failed attempt. Default: 24 hours.
+    pub fn longest_park(mut self, longest: Duration) -> Self {
+        self.longest_park = longest;
         self
     }
 
@@ -252,9 +347,71 @@ impl Source {
         self
     }
 
-    /// The first sequence of every correlation id: 0 or 1. Default: 1.
+    /// For producers without gap-free numbers: an event is applied only if its version is greater than the last applied one
+    /// of its correlation id (§5.12). An older one is recorded, acknowledged with 200 `{"status":"superseded"}`, and never
+    /// handed over. There are no gaps, and nothing is parked for its order's sake.
+    ///
+    /// Says where both are, in place of the preset's own order. A version is an integer of 64 bits, or an RFC 3339 time,
+    /// which is compared as an instant in µs. Events that lack one of the two get 400.
+    ///
+    /// Fit for events that carry the whole state of their entity: those in between may never reach the handler.
+    ///
+    /// ```
+    /// use tower_inbox::{Preset, Source, envelope::Place};
+    ///
+    /// let stripe = Source::new("stripe", Preset::STRIPE)
+    ///     .secrets(["whsec_…"])
+    ///     .newer_than(Place::json("data.object.id"), Place::JsonInteger("created".into()));
+    /// ```
+    pub fn newer_than(
+        mut self,
+        correlation_id: impl Into<Lookup>,
+        version: impl Into<Lookup>,
+    ) -> Self {
+        let mapping = self.mapping.without_sequence();
+        self.mapping = mapping
+            .with_correlation_id(correlation_id)
+            .with_version(version);
+        self
+    }
+
+    /// What becomes of an event whose version is the one that was applied last of its correlation id. Default: it is
+    /// applied. Only with [`Source::newer_than`].
+    pub fn equal_versions(mut self, policy: EqualVersions) -> Self {
+        self.equal_versions = policy;
+        self
+    }
+
+    /// Where the parts of an envelope are, in place of what the preset says.
+    pub fn mapping(mut self, mapping: Mapping) -> Self {
+        self.mapping = mapping;
+        self
+    }
+
+    /// The first sequence of every correlation id: 0 or 1. Default: 1. For streams that are in the middle already, see
+    /// [`Source::adopt_first_sequence`].
     pub fn first_sequence(mut self, first: Sequence) -> Self {
+        self.settle = None;
         self.mapping = self.mapping.with_first_sequence(first.get());
+        self
+    }
+
+    /// Takes every correlation id where it stands (§5.2), for a producer that has sent events before this inbox was there.
+    /// What arrives of a new one is parked for `settle` ([`Source::SETTLE`], 30 s, is a good one: longer than the
+    /// producer's first retries, so that the lowest one is among what has come); then the stream begins at the lowest
+    /// sequence that is parked. A lower one that comes later is set aside, and not applied by itself.
+    ///
+    /// In place of [`Source::first_sequence`]: of the two, the one that is called last counts. A correlation id that has a
+    /// cursor already goes on as it is.
+    ///
+    /// ```
+    /// use tower_inbox::Source;
+    ///
+    /// let source = Source::sequenced("erp").secrets(["a secret"]).adopt_first_sequence(Source::SETTLE);
+    /// ```
+    pub fn adopt_first_sequence(mut self, settle: Duration) -> Self {
+        self.mapping = self.mapping.with_first_sequence(0);
+        self.settle = Some(settle);
         self
     }
 
@@ -309,6 +466,24 @@ impl Source {
     /// Bytes that parked and dead events may take; over it, what would be parked gets 429. Default: 256 MiB.
     pub fn park_bytes(mut self, bytes: u64) -> Self {
         self.park_bytes = bytes;
+        self
+    }
+
+    /// Events of one correlation id that may be parked or dead; over it, what would be parked gets 429, and dead letters
+    /// keep id, headers and reason only. Default: [`Source::park_limit`]. A producer that sends a single long stream needs
+    /// all of that for it; a bound below it keeps one stream with a gap from taking the room of all the others.
+    ///
+    /// It is counted by one statement when a stream parks that this process has not counted in the last 5 s. What other
+    /// processes park meanwhile is not seen until then.
+    pub fn park_limit_per_stream(mut self, events: u32) -> Self {
+        self.stream_park_limit = Some(events);
+        self
+    }
+
+    /// Bytes that parked and dead events of one correlation id may take, as [`Source::park_limit_per_stream`] has it.
+    /// Default: [`Source::park_bytes`].
+    pub fn park_bytes_per_stream(mut self, bytes: u64) -> Self {
+        self.stream_park_bytes = Some(bytes);
         self
     }
 

@@ -1,7 +1,7 @@
 //! A source at work.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,13 +10,14 @@ use metrics::SharedString;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 
-use super::{SecretsFrom, Source};
+use super::room::{Bound, Room};
+use super::{EqualVersions, SecretsFrom, Source};
 use crate::burst::Tally;
 use crate::clock::Timestamp;
 use crate::door::Door;
 use crate::envelope::{Elements, Envelope, Mapping, Sequence};
 use crate::error::{BuildError, BuildErrorKind};
-use crate::store::{Fence, Known};
+use crate::store::{Fence, Known, SETTLING, Start};
 use crate::verify::{Head, Refusal, RequestView, Scheme, Secret, Secrets};
 
 /// What a network needs to bring the answer back before the producer's patience ends (§1, budget).
@@ -39,14 +40,12 @@ pub(crate) struct SourceState {
     retention: Duration,
     fenced: bool,
     in_flight: Semaphore,
-    /// Parked and dead: what the sampler found last, and what this process has done since.
-    pending: AtomicI64,
-    pending_bytes: AtomicI64,
-    /// How often this process changed the two above.
-    moves: AtomicU64,
+    room: Room,
     on_routes: AtomicBool,
     /// What its deliveries came to, for replay bursts.
     arrivals: Tally,
+    /// Its owner has deregistered it, as far as is known here.
+    gone: AtomicBool,
     /// The event types that have a label of their own in the metrics.
     types: Mutex<HashSet<Arc<str>>>,
 }
@@ -83,6 +82,29 @@ impl SourceState {
                     .into(),
             );
         }
+        if source.elements.is_some() && source.store_answers {
+            return refuse(
+                "a request with several events has one answer, which is no event's own: `.store_answers(false)`".into(),
+            );
+        }
+        if source.mapping.has_version() && source.mapping.has_sequence() {
+            return refuse(
+                "events are ordered by sequence or by version, not by both: take one of them out of the mapping"
+                    .into(),
+            );
+        }
+        if source.mapping.has_version() && !source.mapping.has_correlation_id() {
+            return refuse(
+                "a version is one of some entity: give the mapping a correlation id".into(),
+            );
+        }
+        if source.skip_rejected && !source.keep_rejected {
+            return refuse(
+                "a sequence is skipped together with the dead letter that holds it: leave `.keep_rejected(true)`, or \
+                 take `.skip_rejected(true)` out"
+                    .into(),
+            );
+        }
         if !(0..=1).contains(&source.mapping.first_sequence()) {
             return refuse("the first sequence must be 0 or 1".into());
         }
@@ -96,10 +118,14 @@ impl SourceState {
             Some(budget) => budget,
             None => source.preset.patience.saturating_sub(MARGIN),
         };
-        if budget < Duration::from_millis(100) {
+        let shortest = source.worker_budget.unwrap_or(budget).min(budget);
+        if shortest < Duration::from_millis(100) {
             return refuse(format!(
-                "a budget of {budget:?} is too short: at least 100 ms"
+                "a budget of {shortest:?} is too short: at least 100 ms"
             ));
+        }
+        if source.longest_park.is_zero() {
+            return refuse("longest_park must not be 0".into());
         }
         if budget > source.preset.patience {
             tracing::warn!(
@@ -134,6 +160,14 @@ impl SourceState {
                 floor.as_secs()
             ));
         }
+        let whole = Bound {
+            events: source.park_limit,
+            bytes: source.park_bytes,
+        };
+        let stream = Bound {
+            events: source.stream_park_limit.unwrap_or(whole.events),
+            bytes: source.stream_park_bytes.unwrap_or(whole.bytes),
+        };
         let in_flight = source.max_in_flight.unwrap_or(Semaphore::MAX_PERMITS);
         Ok(Self {
             name: name.into(),
@@ -146,11 +180,10 @@ impl SourceState {
             fenced,
             types: Mutex::default(),
             in_flight: Semaphore::new(in_flight.min(Semaphore::MAX_PERMITS)),
-            pending: AtomicI64::new(0),
-            pending_bytes: AtomicI64::new(0),
-            moves: AtomicU64::new(0),
+            room: Room::new(whole, stream),
             on_routes: AtomicBool::new(false),
             arrivals: Tally::default(),
+            gone: AtomicBool::new(false),
             source,
         })
     }
@@ -189,6 +222,24 @@ impl SourceState {
 
     pub(crate) fn budget(&self) -> Duration {
         self.budget
+    }
+
+    /// For a handler that no producer waits for.
+    pub(crate) fn worker_budget(&self) -> Duration {
+        self.source.worker_budget.unwrap_or(self.budget)
+    }
+
+    pub(crate) fn is_deferred(&self) -> bool {
+        self.source.deferred
+    }
+
+    pub(crate) fn longest_park(&self) -> Duration {
+        self.source.longest_park
+    }
+
+    /// Of a delivery or of the worker.
+    pub(crate) fn longest_budget(&self) -> Duration {
+        self.budget().max(self.worker_budget())
     }
 
     pub(crate) fn in_flight(&self) -> &Semaphore {
@@ -279,6 +330,17 @@ impl SourceState {
         self.source.keep_rejected
     }
 
+    pub(crate) fn skips_rejected(&self) -> bool {
+        self.source.skip_rejected
+    }
+
+    /// The largest body of an answer that is kept for duplicates; nothing if none is.
+    pub(crate) fn answer_limit(&self) -> Option<usize> {
+        self.source
+            .store_answers
+            .then_some(self.source.answer_limit)
+    }
+
     pub(crate) fn allows_gone(&self) -> bool {
         self.source.allow_gone
     }
@@ -287,8 +349,29 @@ impl SourceState {
         *method == Method::POST
     }
 
-    pub(crate) fn first(&self) -> i64 {
-        self.source.mapping.first_sequence()
+    /// Where the cursor of a stream that is new now stands.
+    pub(crate) fn start(&self, now: Timestamp) -> Start {
+        match self.source.settle {
+            None => Start {
+                next: self.source.mapping.first_sequence(),
+                settles_at: None,
+            },
+            Some(settle) => Start {
+                next: SETTLING,
+                settles_at: Some(now.plus(settle)),
+            },
+        }
+    }
+
+    /// How long a stream settles, whoever opened it.
+    pub(crate) fn settle(&self) -> Duration {
+        self.source.settle.unwrap_or(Source::SETTLE)
+    }
+
+    /// Nothing: not by version. Otherwise whether an equal one counts as newer (§5.12).
+    pub(crate) fn applies_newer(&self) -> Option<bool> {
+        let or_equal = self.source.equal_versions == EqualVersions::Apply;
+        self.source.mapping.has_version().then_some(or_equal)
     }
 
     pub(crate) fn recovery_window(&self) -> Duration {
@@ -362,46 +445,17 @@ impl SourceState {
         SharedString::from_shared(Arc::clone(kind))
     }
 
-    /// Whether one more event of this size may be parked.
-    pub(crate) fn may_park(&self, bytes: i64) -> bool {
-        let bytes = self
-            .pending_bytes
-            .load(Ordering::Relaxed)
-            .saturating_add(bytes);
-        self.pending.load(Ordering::Relaxed) < i64::from(self.source.park_limit)
-            && u64::try_from(bytes).unwrap_or(0) <= self.source.park_bytes
+    /// How much is parked and dead.
+    pub(crate) fn room(&self) -> &Room {
+        &self.room
     }
 
-    /// Whether anything may be waiting: a hint that saves a statement after every ordered commit.
-    pub(crate) fn has_pending(&self) -> bool {
-        self.pending.load(Ordering::Relaxed) > 0
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn parked_one(&self, bytes: i64) {
-        self.moves.fetch_add(1, Ordering::Relaxed);
-        self.pending.fetch_add(1, Ordering::Relaxed);
-        self.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn unparked_one(&self, bytes: i64) {
-        self.moves.fetch_add(1, Ordering::Relaxed);
-        self.pending.fetch_sub(1, Ordering::Relaxed);
-        self.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn moves(&self) -> u64 {
-        self.moves.load(Ordering::Relaxed)
-    }
-
-    /// What the database holds, as it was counted after `moves` were seen. False, and not taken over, if this process
-    /// has parked or applied something meanwhile, so that the count may be older than what is known here.
-    pub(crate) fn sampled(&self, events: i64, bytes: i64, moves: Option<u64>) -> bool {
-        if moves.is_some_and(|moves| self.moves() != moves) {
-            return false;
-        }
-        self.pending.store(events, Ordering::Relaxed);
-        self.pending_bytes.store(bytes, Ordering::Relaxed);
-        true
+    pub(crate) fn set_gone(&self, gone: bool) {
+        self.gone.store(gone, Ordering::Relaxed);
     }
 
     /// Only a mounted router can say that no route was reached.

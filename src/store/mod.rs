@@ -6,6 +6,7 @@
 //!
 //! [`Backend`] is sealed and its methods are no API: they change without notice.
 
+mod letters;
 mod migrate;
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -18,17 +19,21 @@ pub mod sqlite;
 mod types;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::{Database, Pool, SqlStr};
 use sqlx_core::transaction::TransactionManager;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
 use crate::error::BuildError;
+use crate::kept::Kept;
 pub(crate) use sql::Sql;
 pub(crate) use types::*;
+pub use types::{Range, RangeKind, Reason, State};
 
 pub(crate) mod sealed {
     pub trait Sealed {}
@@ -61,6 +66,9 @@ pub trait Backend: Database + sealed::Sealed {
     /// maintenance connection watches it.
     #[doc(hidden)]
     const CHEAP_INCARNATION: bool;
+    /// Processes can be told, over the maintenance connection and one that listens, to look for something.
+    #[doc(hidden)]
+    const NOTIFIES: bool = false;
     /// Which database this is, as far as a restore or a failover would change it.
     #[doc(hidden)]
     type Incarnation: Clone + PartialEq + std::fmt::Debug + Send + Sync + 'static;
@@ -145,11 +153,13 @@ pub trait Backend: Database + sealed::Sealed {
         Self::TransactionManager::get_transaction_depth(conn)
     }
 
+    /// `kept`: the first answer too.
     #[doc(hidden)]
     fn known(
         conn: &mut Self::Connection,
         sql: &Sql,
         key: Key<'_>,
+        kept: bool,
     ) -> impl Future<Output = Result<Option<Known>>> + Send;
     /// What is known, with the event's row locked: for the transaction.
     #[doc(hidden)]
@@ -203,15 +213,64 @@ pub trait Backend: Database + sealed::Sealed {
         conn: &mut Self::Connection,
         sql: &Sql,
         stream: Stream<'_>,
-        next: i64,
+        start: Start,
         at: Timestamp,
     ) -> impl Future<Output = Result<bool>> + Send;
+    /// Moves the version of a stream, as a compare-and-swap: false if what was applied last is newer. The stream's row is
+    /// locked either way.
+    #[doc(hidden)]
+    fn raise_version(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        raise: &Raise,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// For whoever parks an event in a stream that has not begun, with its cursor locked.
+    #[doc(hidden)]
+    fn touch_settling(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// Locks the cursor of a stream that has not begun.
+    #[doc(hidden)]
+    fn lock_settling(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+    ) -> impl Future<Output = Result<Option<Settling>>> + Send;
+    #[doc(hidden)]
+    fn lowest_parked(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        generation: i64,
+    ) -> impl Future<Output = Result<Option<i64>>> + Send;
+    /// Says where a stream that has not begun begins, or when that is looked at again.
+    #[doc(hidden)]
+    fn settle_cursor(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        start: Start,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// Streams that may begin now, after `after` in (source, correlation id) order.
+    #[doc(hidden)]
+    fn settled_streams(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        after: Stream<'_>,
+        now: Timestamp,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<(String, String)>>> + Send;
     #[doc(hidden)]
     fn lock_cursor(
         conn: &mut Self::Connection,
         sql: &Sql,
         stream: Stream<'_>,
-    ) -> impl Future<Output = Result<Option<i64>>> + Send;
+    ) -> impl Future<Output = Result<Option<Cursor>>> + Send;
     #[doc(hidden)]
     fn insert_pending(
         conn: &mut Self::Connection,
@@ -318,12 +377,39 @@ pub trait Backend: Database + sealed::Sealed {
         sql: &Sql,
         key: Key<'_>,
     ) -> impl Future<Output = Result<Option<Pending>>> + Send;
-    /// Makes a stored event one that a worker applies.
+    /// Makes a stored event one that a worker applies; false if its body was not kept.
     #[doc(hidden)]
     fn release_pending(
         conn: &mut Self::Connection,
         sql: &Sql,
         key: Key<'_>,
+        out_of_order: bool,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// Gives a stored event the body that it was stored without.
+    #[doc(hidden)]
+    fn keep_body(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        request: &StoredRequest,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Makes a dead letter one that a worker tries at once, as if it had never been tried.
+    #[doc(hidden)]
+    fn requeue(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// The handler does not want it yet, which counts as no attempt. False if that has gone on for too long.
+    #[doc(hidden)]
+    fn put_off(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        put_off: &PutOff,
+        lease: Lease,
     ) -> impl Future<Output = Result<bool>> + Send;
     /// False if the same was signed before.
     #[doc(hidden)]
@@ -359,12 +445,26 @@ pub trait Backend: Database + sealed::Sealed {
         after: &str,
         limit: i64,
     ) -> impl Future<Output = Result<Vec<Expired>>> + Send;
+    /// Whether anything is stored of a stream, parked or dead.
+    #[doc(hidden)]
+    fn stream_is_used(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// How much is parked and dead of a stream, whatever its generation.
+    #[doc(hidden)]
+    fn pending_of_stream(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+    ) -> impl Future<Output = Result<Size>> + Send;
     #[doc(hidden)]
     fn pending_counts(
         conn: &mut Self::Connection,
         sql: &Sql,
     ) -> impl Future<Output = Result<Vec<PendingCount>>> + Send;
-    /// Whether there is an applied row that was decided before `before`, or a fence that has expired.
+    /// Whether there is an applied, superseded or fenced row that was decided before `before`, or a fence that has expired.
     #[doc(hidden)]
     fn stale(
         conn: &mut Self::Connection,
@@ -373,7 +473,32 @@ pub trait Backend: Database + sealed::Sealed {
         before: Timestamp,
         now: Timestamp,
     ) -> impl Future<Output = Result<bool>> + Send;
-    /// Removes up to `limit` applied rows that were decided before `before`.
+    /// The first answer to an event, in the transaction that applies it.
+    #[doc(hidden)]
+    fn insert_answer(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        kept: &Kept,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<()>> + Send;
+    #[doc(hidden)]
+    fn answer(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+    ) -> impl Future<Output = Result<Option<Arc<Kept>>>> + Send;
+    /// Removes up to `limit` answers that were given before `before`.
+    #[doc(hidden)]
+    fn purge_answers(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        before: Timestamp,
+        limit: i64,
+    ) -> impl Future<Output = Result<u64>> + Send;
+    /// Removes up to `limit` applied rows that were decided before `before`, as many superseded ones, and as many fenced
+    /// ones with their requests.
     #[doc(hidden)]
     fn purge(
         conn: &mut Self::Connection,
@@ -382,6 +507,187 @@ pub trait Backend: Database + sealed::Sealed {
         before: Timestamp,
         limit: i64,
     ) -> impl Future<Output = Result<u64>> + Send;
+    /// Removes the requests of stored events that do not wait.
+    #[doc(hidden)]
+    fn erase_pending(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        which: &ErasureFilter<'_>,
+    ) -> impl Future<Output = Result<u64>> + Send;
+    #[doc(hidden)]
+    fn erase_answers(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        which: &ErasureFilter<'_>,
+    ) -> impl Future<Output = Result<u64>> + Send;
+    /// How many of them wait.
+    #[doc(hidden)]
+    fn count_waiting(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        which: &ErasureFilter<'_>,
+    ) -> impl Future<Output = Result<u64>> + Send;
+    /// Sources that are deregistered.
+    #[doc(hidden)]
+    fn gone_sources(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+    ) -> impl Future<Output = Result<Vec<String>>> + Send;
+    #[doc(hidden)]
+    fn set_gone(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        gone: bool,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// The database's own clock.
+    #[doc(hidden)]
+    fn now(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+    ) -> impl Future<Output = Result<Timestamp>> + Send;
+    #[doc(hidden)]
+    fn stale_audit(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        before: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    #[doc(hidden)]
+    fn purge_audit(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        before: Timestamp,
+        limit: i64,
+    ) -> impl Future<Output = Result<u64>> + Send;
+    /// Moves an entity's version, as a compare-and-swap; its row is locked either way.
+    #[doc(hidden)]
+    fn guard(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        entity: &str,
+        guarding: Guarding,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// Says these to all that listen.
+    #[doc(hidden)]
+    fn notify(
+        _: &mut Self::Connection,
+        _: &Sql,
+        _hints: &[String],
+    ) -> impl Future<Output = Result<()>> + Send {
+        async { Ok(()) }
+    }
+    /// Hears what is said, over a connection of its own, until it is told to stop or the connection is lost.
+    #[doc(hidden)]
+    fn listen(
+        _: &Pool<Self>,
+        _: &Sql,
+        _stop: watch::Receiver<bool>,
+        _heard: &mpsc::Sender<String>,
+    ) -> impl Future<Output = Result<()>> + Send {
+        async { Ok(()) }
+    }
+    /// Puts a cursor that is locked somewhere else.
+    #[doc(hidden)]
+    fn move_cursor(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        to: Cursor,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Of a stream that begins again: no version is applied, and nothing settles.
+    #[doc(hidden)]
+    fn renew_cursor(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// The range that a place lies in. Under the cursor's lock, like all that ranges are about.
+    #[doc(hidden)]
+    fn range_at(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        place: &Place<'_>,
+    ) -> impl Future<Output = Result<Option<Range>>> + Send;
+    /// Ranges that begin after a place.
+    #[doc(hidden)]
+    fn ranges_after(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        place: &Place<'_>,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<Range>>> + Send;
+    #[doc(hidden)]
+    fn insert_range(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        generation: i64,
+        range: Range,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Makes dead letters of what waits or is dead in places that are never waited for. How many there were.
+    #[doc(hidden)]
+    fn set_aside(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        generation: i64,
+        range: Range,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<u64>> + Send;
+    /// Streams of a source whose cursor stands in a range.
+    #[doc(hidden)]
+    fn strayed(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<String>>> + Send;
+    /// Frees its place. False if it is applied, superseded or discarded.
+    #[doc(hidden)]
+    fn discard_event(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// Where a stream stands, without a lock.
+    #[doc(hidden)]
+    fn cursor(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+    ) -> impl Future<Output = Result<Option<Cursor>>> + Send;
+    /// Stored events after `after` in (source, event id) order.
+    #[doc(hidden)]
+    fn letters(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        filter: &LetterFilter<'_>,
+        after: Key<'_>,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<FoundLetter>>> + Send;
+    /// One event, applied or not, with its request if that is kept.
+    #[doc(hidden)]
+    fn story(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+    ) -> impl Future<Output = Result<Option<(LetterRow, Option<StoredRequest>)>>> + Send;
+    /// Stored events of the same stream, nearest first: below the place, and above it.
+    #[doc(hidden)]
+    fn neighbours(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        place: &Place<'_>,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<(String, i64, Option<Reason>)>>> + Send;
     /// One plain statement.
     #[doc(hidden)]
     fn run(
@@ -535,6 +841,16 @@ pub trait Backend: Database + sealed::Sealed {
         after: Stream<'_>,
         limit: i64,
     ) -> impl Future<Output = Result<Vec<Gap>>> + Send;
+}
+
+/// What an error means that the server did not report. A value that cannot be read says nothing about its connection: one
+/// bad row must not make a process close its connections and forget what it remembers.
+#[allow(dead_code, reason = "not without a back end")]
+fn fault_of_ours(error: &sqlx::Error) -> Fault {
+    match error {
+        sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. } => Fault::Refused,
+        _ => Fault::Gone,
+    }
 }
 
 /// BEGIN by a statement of ours, counted by the driver, so that a handler's own `begin` is a savepoint.

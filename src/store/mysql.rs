@@ -11,8 +11,9 @@ use sqlx::mysql::{MySqlConnection, MySqlDatabaseError};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, MySql, Pool, Row, SqlSafeStr};
 use tokio::time::Instant;
 
+use super::letters::{letter_row, statements_for_operators};
 use super::migrate::{self, Version};
-use super::queries::{inserted, pending_row, required, statements_of_backend, text};
+use super::queries::{inserted, page_key, pending_row, required, statements_of_backend, text};
 use super::sql::{DeleteBatch, Dialect, UpdateClaimed};
 use super::*;
 use crate::error::BuildError;
@@ -58,6 +59,7 @@ pub struct MySqlSettings {
 pub struct MySqlDeadline(u64);
 
 pending_row!(sqlx::mysql::MySqlRow);
+letter_row!(sqlx::mysql::MySqlRow);
 
 impl sealed::Sealed for MySql {}
 
@@ -74,7 +76,9 @@ impl Backend for MySql {
         let dialect = Dialect {
             numbered: false,
             on_conflict: "",
+            or_leave: " ON DUPLICATE KEY UPDATE {key} = {key}",
             bigint: "SIGNED",
+            now: "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
             for_update: " FOR UPDATE",
             // `DELETE … IN (subquery)` walks through every row of the source here and locks each: it would wait for
             // deliveries in flight, and they for it. A join that begins with the batch finds its rows by their key; the
@@ -166,7 +170,7 @@ impl Backend for MySql {
 
     fn fault(error: &sqlx::Error) -> Fault {
         let sqlx::Error::Database(error) = error else {
-            return Fault::Gone;
+            return fault_of_ours(error);
         };
         let Some(error) = error.try_downcast_ref::<MySqlDatabaseError>() else {
             return Fault::Gone;
@@ -243,6 +247,7 @@ impl Backend for MySql {
     fn disarm(_: &MySqlDeadline) {}
 
     statements_of_backend!();
+    statements_for_operators!();
 }
 
 /// Server variables that exist, by name. `names`: a list of literals of ours.

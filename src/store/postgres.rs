@@ -5,12 +5,13 @@
 
 use std::time::Duration;
 
-use sqlx::postgres::PgConnection;
+use sqlx::postgres::{PgConnection, PgListener, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Pool, Postgres, Row, SqlSafeStr};
 use tokio::time::Instant;
 
+use super::letters::{letter_row, statements_for_operators};
 use super::migrate::{self, Version};
-use super::queries::{inserted, pending_row, required, statements_of_backend, text};
+use super::queries::{inserted, page_key, pending_row, required, statements_of_backend, text};
 use super::sql::{DeleteBatch, Dialect, UpdateClaimed};
 use super::*;
 use crate::error::BuildError;
@@ -64,6 +65,7 @@ pub struct PostgresSettings {
 }
 
 pending_row!(sqlx::postgres::PgRow);
+letter_row!(sqlx::postgres::PgRow);
 
 impl sealed::Sealed for Postgres {}
 
@@ -71,6 +73,7 @@ impl Backend for Postgres {
     const MIGRATIONS: &'static str = "postgres";
     const SINGLE_WRITER: bool = false;
     const CHEAP_INCARNATION: bool = false;
+    const NOTIFIES: bool = true;
     /// System identifier and timeline.
     type Incarnation = (String, i64);
     type Settings = PostgresSettings;
@@ -81,7 +84,9 @@ impl Backend for Postgres {
             numbered: true,
             // A unique violation that is caught here would have aborted the transaction already.
             on_conflict: " ON CONFLICT DO NOTHING",
+            or_leave: " ON CONFLICT DO NOTHING",
             bigint: "BIGINT",
+            now: "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::BIGINT",
             for_update: " FOR UPDATE",
             delete_batch: DeleteBatch::PLAIN,
             update_claimed: UpdateClaimed {
@@ -198,7 +203,7 @@ impl Backend for Postgres {
 
     fn fault(error: &sqlx::Error) -> Fault {
         let sqlx::Error::Database(error) = error else {
-            return Fault::Gone;
+            return fault_of_ours(error);
         };
         // https://www.postgresql.org/docs/current/errcodes-appendix.html
         match error.code().as_deref() {
@@ -264,8 +269,58 @@ impl Backend for Postgres {
 
     fn disarm((): &()) {}
 
+    async fn notify(conn: &mut PgConnection, sql: &Sql, hints: &[String]) -> Result<()> {
+        sqlx::query(NOTIFY)
+            .bind(&sql.prefix)
+            .bind(hints)
+            .execute(conn)
+            .await?;
+        Ok(())
+    }
+
+    async fn listen(
+        pool: &Pool<Self>,
+        sql: &Sql,
+        mut stop: watch::Receiver<bool>,
+        heard: &mpsc::Sender<String>,
+    ) -> Result<()> {
+        // Not a connection of the app's pool, which may have none to spare.
+        let own = PgPoolOptions::new()
+            .max_connections(1)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .connect_lazy_with((*pool.connect_options()).clone());
+        let listening = async {
+            let channel: String = sqlx::query_scalar(CHANNEL)
+                .bind(&sql.prefix)
+                .fetch_one(&own)
+                .await?;
+            let mut listener = PgListener::connect_with(&own).await?;
+            listener.eager_reconnect(false);
+            listener.listen(&channel).await?;
+            while let Some(notification) = listener.try_recv().await? {
+                // One more than there is room for is lost: the worker looks by itself, too.
+                let _ = heard.try_send(notification.payload().to_owned());
+            }
+            Err(sqlx::Error::PoolTimedOut)
+        };
+        let ended = tokio::select! {
+            ended = listening => ended,
+            _ = stop.wait_for(|stop| *stop) => Ok(()),
+        };
+        let _ = tokio::time::timeout(CHECK_PATIENCE, own.close()).await;
+        ended
+    }
+
     statements_of_backend!();
+    statements_for_operators!();
 }
+
+/// Of an inbox: its schema and prefix. Other inboxes of the same database do not hear it.
+const CHANNEL: &str =
+    "SELECT 'tower_inbox_' || md5(coalesce(current_schema()::text, '') || '.' || $1::text)";
+const NOTIFY: &str = "SELECT pg_notify('tower_inbox_' || md5(coalesce(current_schema()::text, '') || '.' || $1::text), hint)
+     FROM unnest($2::text[]) AS hint";
 
 /// Whether a prepared statement stays with its connection. Behind a PgBouncer in transaction mode that does not know
 /// them, a connection's next transaction runs on another server connection, where the statement is unknown.

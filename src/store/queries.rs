@@ -25,8 +25,10 @@ macro_rules! statements_of_backend {
             conn: &mut Self::Connection,
             sql: &Sql,
             key: Key<'_>,
+            kept: bool,
         ) -> Result<Option<Known>> {
-            let row = sqlx::query(sql.known.clone())
+            let statement = if kept { &sql.known_kept } else { &sql.known };
+            let row = sqlx::query(statement.clone())
                 .persistent(sql.named)
                 .bind(key.source)
                 .bind(key.event_id)
@@ -41,6 +43,9 @@ macro_rules! statements_of_backend {
                     reason: Reason::from_column(row.try_get(4)?)?,
                     next_sequence: row.try_get(5)?,
                     has_yielded: text(&row, 6)?.is_some(),
+                    version: row.try_get(7)?,
+                    generation: row.try_get(8)?,
+                    kept: if kept { kept_answer(&row, 9)? } else { None },
                 })
             })
             .transpose()
@@ -66,6 +71,9 @@ macro_rules! statements_of_backend {
                 reason: None,
                 next_sequence: None,
                 has_yielded: text(&row, 4)?.is_some(),
+                kept: None,
+                version: row.try_get(5)?,
+                generation: row.try_get(6)?,
             };
             if known.state == State::Dead {
                 let row = sqlx::query(sql.pending_reason.clone())
@@ -95,8 +103,10 @@ macro_rules! statements_of_backend {
                 .bind(event.fingerprint)
                 .bind(event.event_type)
                 .bind(event.correlation_id)
+                .bind(event.generation)
                 .bind(event.sequence)
                 .bind(event.sequence)
+                .bind(event.version)
                 .bind(event.at.as_micros())
                 .bind(event.at.as_micros())
                 .execute(conn)
@@ -133,6 +143,7 @@ macro_rules! statements_of_backend {
                 .persistent(sql.named)
                 .bind(place.stream.source)
                 .bind(place.stream.correlation_id)
+                .bind(place.generation)
                 .bind(place.sequence)
                 .fetch_optional(conn)
                 .await?;
@@ -173,7 +184,9 @@ macro_rules! statements_of_backend {
                 .bind(at.as_micros())
                 .bind(place.stream.source)
                 .bind(place.stream.correlation_id)
+                .bind(place.generation)
                 .bind(place.sequence)
+                .bind(place.sequence + 1)
                 .execute(conn)
                 .await?;
             Ok(done.rows_affected() == 1)
@@ -183,32 +196,152 @@ macro_rules! statements_of_backend {
             conn: &mut Self::Connection,
             sql: &Sql,
             stream: Stream<'_>,
-            next: i64,
+            start: Start,
             at: Timestamp,
         ) -> Result<bool> {
             let done = sqlx::query(sql.open_cursor.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
                 .bind(stream.correlation_id)
-                .bind(next)
+                .bind(start.next)
+                .bind(start.settles_at.map(Timestamp::as_micros))
                 .bind(at.as_micros())
                 .execute(conn)
                 .await;
             inserted(done.map(|done| done.rows_affected()))
         }
 
+        async fn raise_version(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+            raise: &Raise,
+        ) -> Result<bool> {
+            sqlx::query(sql.ensure_cursor.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .bind(raise.first)
+                .bind(raise.at.as_micros())
+                .execute(&mut *conn)
+                .await?;
+            let done = sqlx::query(sql.raise_version.clone())
+                .persistent(sql.named)
+                .bind(raise.to)
+                .bind(raise.at.as_micros())
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .bind(raise.to)
+                .bind(raise.or_equal.then_some(raise.to))
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
         async fn lock_cursor(
             conn: &mut Self::Connection,
             sql: &Sql,
             stream: Stream<'_>,
-        ) -> Result<Option<i64>> {
+        ) -> Result<Option<Cursor>> {
             let row = sqlx::query(sql.lock_cursor.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
                 .bind(stream.correlation_id)
                 .fetch_optional(conn)
                 .await?;
-            row.map(|row| row.try_get(0)).transpose()
+            row.map(|row| cursor(&row)).transpose()
+        }
+
+        async fn touch_settling(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+            at: Timestamp,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.touch_settling.clone())
+                .persistent(sql.named)
+                .bind(at.as_micros())
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn lock_settling(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+        ) -> Result<Option<Settling>> {
+            let row = sqlx::query(sql.lock_settling.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .fetch_optional(conn)
+                .await?;
+            row.map(|row| {
+                Ok(Settling {
+                    settles_at: Timestamp::from_micros(
+                        row.try_get::<Option<i64>, _>(0)?.unwrap_or_default(),
+                    ),
+                    generation: row.try_get(1)?,
+                })
+            })
+            .transpose()
+        }
+
+        async fn lowest_parked(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+            generation: i64,
+        ) -> Result<Option<i64>> {
+            let row = sqlx::query(sql.lowest_parked.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .bind(generation)
+                .fetch_one(conn)
+                .await?;
+            row.try_get(0)
+        }
+
+        async fn settle_cursor(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+            start: Start,
+            at: Timestamp,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.settle_cursor.clone())
+                .persistent(sql.named)
+                .bind(start.next)
+                .bind(start.settles_at.map(Timestamp::as_micros))
+                .bind(at.as_micros())
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn settled_streams(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            after: Stream<'_>,
+            now: Timestamp,
+            limit: i64,
+        ) -> Result<Vec<(String, String)>> {
+            let rows = sqlx::query(sql.settled_streams.clone())
+                .persistent(sql.named)
+                .bind(now.as_micros())
+                .bind(after.source)
+                .bind(after.source)
+                .bind(after.correlation_id)
+                .bind(limit)
+                .fetch_all(conn)
+                .await?;
+            Ok(rows.iter().map(|row| page_key(row)).collect())
         }
 
         async fn insert_pending(
@@ -222,12 +355,14 @@ macro_rules! statements_of_backend {
                 .bind(pending.key.source)
                 .bind(pending.key.event_id)
                 .bind(pending.correlation_id)
+                .bind(pending.generation)
                 .bind(pending.sequence)
                 .bind(pending.reason.map(|reason| reason as i64))
                 .bind(pending.attempts)
-                .bind(AT_ONCE.as_micros())
+                .bind(pending.not_before.as_micros())
                 .bind(pending.at.as_micros())
                 .bind(pending.last_status)
+                .bind(pending.last_error)
                 .bind(request.bytes())
                 .bind(&*request.method)
                 .bind(&*request.uri)
@@ -377,10 +512,12 @@ macro_rules! statements_of_backend {
             key: Key<'_>,
             attempt: &Attempt<'_>,
         ) -> Result<bool> {
-            // The handler never ran for what was given up for a gap, or held by the fence; and an attempt under a lease was
-            // counted when it began.
-            let ran = !matches!(attempt.reason, Some(Reason::Gap | Reason::Fenced))
-                && attempt.lease == Lease::NONE;
+            // The handler never ran for what was given up for a gap, set aside, or held by the fence; and an attempt under a
+            // lease was counted when it began.
+            let ran = !matches!(
+                attempt.reason,
+                Some(Reason::Gap | Reason::Skipped | Reason::BeforeStart | Reason::Fenced)
+            ) && attempt.lease == Lease::NONE;
             let done = sqlx::query(sql.record_attempt.clone())
                 .persistent(sql.named)
                 .bind(i64::from(ran))
@@ -402,7 +539,7 @@ macro_rules! statements_of_backend {
                 .persistent(sql.named)
                 .bind(entry.at.as_micros())
                 .bind(entry.key.source)
-                .bind(entry.key.event_id)
+                .bind((!entry.key.event_id.is_empty()).then_some(entry.key.event_id))
                 .bind(entry.action)
                 .bind(entry.actor)
                 .bind(entry.detail)
@@ -427,9 +564,7 @@ macro_rules! statements_of_backend {
                 .bind(limit)
                 .fetch_all(conn)
                 .await?;
-            rows.iter()
-                .map(|row| Ok((required(text(row, 0)?)?, required(text(row, 1)?)?)))
-                .collect()
+            Ok(rows.iter().map(|row| page_key(row)).collect())
         }
 
         async fn due_head(
@@ -462,9 +597,7 @@ macro_rules! statements_of_backend {
                 .bind(limit)
                 .fetch_all(conn)
                 .await?;
-            rows.iter()
-                .map(|row| Ok((required(text(row, 0)?)?, required(text(row, 1)?)?)))
-                .collect()
+            Ok(rows.iter().map(|row| page_key(row)).collect())
         }
 
         async fn due_event(
@@ -485,12 +618,78 @@ macro_rules! statements_of_backend {
             conn: &mut Self::Connection,
             sql: &Sql,
             key: Key<'_>,
+            out_of_order: bool,
+            at: Timestamp,
         ) -> Result<bool> {
             let done = sqlx::query(sql.release.clone())
                 .persistent(sql.named)
                 .bind(AT_ONCE.as_micros())
+                .bind(at.as_micros())
+                .bind(i64::from(out_of_order))
                 .bind(key.source)
                 .bind(key.event_id)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn keep_body(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            request: &StoredRequest,
+        ) -> Result<()> {
+            sqlx::query(sql.keep_body.clone())
+                .persistent(sql.named)
+                .bind(&*request.body)
+                .bind(request.bytes())
+                .bind(key.source)
+                .bind(key.event_id)
+                .execute(conn)
+                .await?;
+            Ok(())
+        }
+
+        async fn requeue(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            at: Timestamp,
+        ) -> Result<()> {
+            sqlx::query(sql.requeue.clone())
+                .persistent(sql.named)
+                .bind(AT_ONCE.as_micros())
+                .bind(at.as_micros())
+                .bind(key.source)
+                .bind(key.event_id)
+                .execute(conn)
+                .await?;
+            Ok(())
+        }
+
+        async fn put_off(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            put_off: &PutOff,
+            lease: Lease,
+        ) -> Result<bool> {
+            let longest = put_off.longest_micros();
+            let until = put_off.until.as_micros();
+            let done = sqlx::query(sql.put_off.clone())
+                .persistent(sql.named)
+                .bind(longest)
+                .bind(until)
+                .bind(longest)
+                .bind(until)
+                .bind(put_off.now.as_micros())
+                // Counted when it began.
+                .bind(i64::from(lease != Lease::NONE))
+                .bind(key.source)
+                .bind(key.event_id)
+                .bind(put_off.now.minus(put_off.longest).as_micros())
+                .bind(lease.token())
+                .bind(lease.token())
                 .execute(conn)
                 .await?;
             Ok(done.rows_affected() == 1)
@@ -563,13 +762,45 @@ macro_rules! statements_of_backend {
                 .await?;
             rows.iter()
                 .map(|row| {
+                    let (event_id, correlation_id) = page_key(row);
                     Ok(Expired {
-                        event_id: required(text(row, 0)?)?,
-                        correlation_id: required(text(row, 1)?)?,
+                        event_id,
+                        correlation_id,
                         sequence: row.try_get(2)?,
                     })
                 })
                 .collect()
+        }
+
+        async fn stream_is_used(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+        ) -> Result<bool> {
+            let row = sqlx::query(sql.stream_is_used.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .fetch_optional(conn)
+                .await?;
+            Ok(row.is_some())
+        }
+
+        async fn pending_of_stream(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+        ) -> Result<Size> {
+            let row = sqlx::query(sql.pending_of_stream.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .fetch_one(conn)
+                .await?;
+            Ok(Size {
+                events: row.try_get(0)?,
+                bytes: row.try_get(1)?,
+            })
         }
 
         async fn pending_counts(
@@ -582,9 +813,10 @@ macro_rules! statements_of_backend {
                 .await?;
             rows.iter()
                 .map(|row| {
+                    let reason = row.try_get(1)?;
                     Ok(PendingCount {
                         source: required(text(row, 0)?)?,
-                        reason: Reason::from_column(row.try_get(1)?)?,
+                        reason: Reason::from_column(reason).map_err(|_| reason.unwrap_or(0)),
                         events: row.try_get(2)?,
                         bytes: row.try_get(3)?,
                         oldest: Timestamp::from_micros(row.try_get(4)?),
@@ -605,11 +837,76 @@ macro_rules! statements_of_backend {
                 .bind(source)
                 .bind(before.as_micros())
                 .bind(source)
+                .bind(before.as_micros())
+                .bind(source)
                 .bind(now.as_micros())
                 .fetch_one(conn)
                 .await?;
             let stale: i64 = row.try_get(0)?;
             Ok(stale > 0)
+        }
+
+        async fn insert_answer(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            kept: &Kept,
+            at: Timestamp,
+        ) -> Result<()> {
+            // Twice at most: one of the same id may be left whose event has been purged.
+            for _ in 0..2 {
+                let done = sqlx::query(sql.insert_answer.clone())
+                    .persistent(sql.named)
+                    .bind(key.source)
+                    .bind(key.event_id)
+                    .bind(at.as_micros())
+                    .bind(i64::from(kept.status))
+                    .bind(&*kept.headers)
+                    .bind(kept.body.as_deref())
+                    .execute(&mut *conn)
+                    .await;
+                if inserted(done.map(|done| done.rows_affected()))? {
+                    return Ok(());
+                }
+                sqlx::query(sql.delete_answer.clone())
+                    .persistent(sql.named)
+                    .bind(key.source)
+                    .bind(key.event_id)
+                    .execute(&mut *conn)
+                    .await?;
+            }
+            Ok(())
+        }
+
+        async fn answer(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+        ) -> Result<Option<Arc<Kept>>> {
+            let row = sqlx::query(sql.answer.clone())
+                .persistent(sql.named)
+                .bind(key.source)
+                .bind(key.event_id)
+                .fetch_optional(conn)
+                .await?;
+            row.map_or(Ok(None), |row| kept_answer(&row, 0))
+        }
+
+        async fn purge_answers(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            before: Timestamp,
+            limit: i64,
+        ) -> Result<u64> {
+            let done = sqlx::query(sql.purge_answers.clone())
+                .persistent(sql.named)
+                .bind(source)
+                .bind(before.as_micros())
+                .bind(limit)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected())
         }
 
         async fn purge(
@@ -619,11 +916,187 @@ macro_rules! statements_of_backend {
             before: Timestamp,
             limit: i64,
         ) -> Result<u64> {
-            let done = sqlx::query(sql.purge.clone())
+            let mut removed = 0;
+            for statement in [
+                &sql.purge_held,
+                &sql.purge_fenced,
+                &sql.purge_applied,
+                &sql.purge_superseded,
+            ] {
+                let done = sqlx::query(statement.clone())
+                    .persistent(sql.named)
+                    .bind(source)
+                    .bind(before.as_micros())
+                    .bind(limit)
+                    .execute(&mut *conn)
+                    .await?;
+                removed += done.rows_affected();
+            }
+            Ok(removed)
+        }
+
+        async fn guard(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            entity: &str,
+            guarding: Guarding,
+            at: Timestamp,
+        ) -> Result<bool> {
+            let (nothing_yet, statement, to, from) = match guarding {
+                Guarding::At(expected) => (0, &sql.guard_at, expected.saturating_add(1), expected),
+                Guarding::Above(number) => (i64::MIN, &sql.guard_above, number, number),
+            };
+            sqlx::query(sql.ensure_guard.clone())
+                .persistent(sql.named)
+                .bind(entity)
+                .bind(nothing_yet)
+                .bind(at.as_micros())
+                .execute(&mut *conn)
+                .await?;
+            let done = sqlx::query(statement.clone())
+                .persistent(sql.named)
+                .bind(to)
+                .bind(at.as_micros())
+                .bind(entity)
+                .bind(from)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn erase_pending(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            which: &ErasureFilter<'_>,
+        ) -> Result<u64> {
+            let done = sqlx::query(sql.erase_pending.clone())
+                .persistent(sql.named)
+                .bind(&b""[..])
+                .bind(&b""[..])
+                .bind(source)
+                .bind(i64::from(which.event_id.is_none()))
+                .bind(which.event_id.unwrap_or_default())
+                .bind(i64::from(which.correlation_id.is_none()))
+                .bind(which.correlation_id.unwrap_or_default())
+                .bind(which.before.map_or(i64::MAX, Timestamp::as_micros))
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected())
+        }
+
+        async fn erase_answers(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            which: &ErasureFilter<'_>,
+        ) -> Result<u64> {
+            let done = sqlx::query(sql.erase_answers.clone())
+                .persistent(sql.named)
+                .bind(&b""[..])
+                .bind(source)
+                .bind(i64::from(which.event_id.is_none()))
+                .bind(which.event_id.unwrap_or_default())
+                .bind(which.before.map_or(i64::MAX, Timestamp::as_micros))
+                .bind(i64::from(which.correlation_id.is_none()))
+                .bind(source)
+                .bind(which.correlation_id.unwrap_or_default())
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected())
+        }
+
+        async fn count_waiting(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            which: &ErasureFilter<'_>,
+        ) -> Result<u64> {
+            let row = sqlx::query(sql.count_waiting.clone())
                 .persistent(sql.named)
                 .bind(source)
+                .bind(i64::from(which.event_id.is_none()))
+                .bind(which.event_id.unwrap_or_default())
+                .bind(i64::from(which.correlation_id.is_none()))
+                .bind(which.correlation_id.unwrap_or_default())
+                .bind(which.before.map_or(i64::MAX, Timestamp::as_micros))
+                .fetch_one(conn)
+                .await?;
+            Ok(row.try_get::<i64, _>(0)?.unsigned_abs())
+        }
+
+        async fn gone_sources(conn: &mut Self::Connection, sql: &Sql) -> Result<Vec<String>> {
+            let rows = sqlx::query(sql.gone_sources.clone())
+                .persistent(sql.named)
+                .fetch_all(conn)
+                .await?;
+            rows.iter().map(|row| required(text(row, 0)?)).collect()
+        }
+
+        async fn set_gone(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            gone: bool,
+            at: Timestamp,
+        ) -> Result<()> {
+            // Twice at most: somebody else may have been first.
+            for _ in 0..2 {
+                let done = sqlx::query(sql.set_gone.clone())
+                    .persistent(sql.named)
+                    .bind(i64::from(gone))
+                    .bind(at.as_micros())
+                    .bind(source)
+                    .execute(&mut *conn)
+                    .await?;
+                if done.rows_affected() > 0 {
+                    return Ok(());
+                }
+                let done = sqlx::query(sql.insert_gone.clone())
+                    .persistent(sql.named)
+                    .bind(source)
+                    .bind(i64::from(gone))
+                    .bind(at.as_micros())
+                    .execute(&mut *conn)
+                    .await;
+                if inserted(done.map(|done| done.rows_affected()))? {
+                    return Ok(());
+                }
+            }
+            Ok(())
+        }
+
+        async fn now(conn: &mut Self::Connection, sql: &Sql) -> Result<Timestamp> {
+            let row = sqlx::query(sql.now.clone())
+                .persistent(sql.named)
+                .fetch_one(conn)
+                .await?;
+            Ok(Timestamp::from_micros(row.try_get(0)?))
+        }
+
+        async fn stale_audit(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            before: Timestamp,
+        ) -> Result<bool> {
+            let row = sqlx::query(sql.stale_audit.clone())
+                .persistent(sql.named)
                 .bind(before.as_micros())
+                .fetch_one(conn)
+                .await?;
+            Ok(row.try_get::<i64, _>(0)? > 0)
+        }
+
+        async fn purge_audit(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            before: Timestamp,
+            limit: i64,
+        ) -> Result<u64> {
+            let done = sqlx::query(sql.purge_audit.clone())
+                .persistent(sql.named)
                 .bind(limit)
+                .bind(before.as_micros())
                 .execute(conn)
                 .await?;
             Ok(done.rows_affected())
@@ -1033,9 +1506,33 @@ macro_rules! statements_of_backend {
 
 pub(crate) use statements_of_backend;
 
-/// A row of `due_head` and `due_event`. A macro's, since what a driver's row decodes to cannot be said in general.
+/// Rows that several statements have. A macro's, since what a driver's row decodes to cannot be said in general.
 macro_rules! pending_row {
     ($row:ty) => {
+        /// Three columns from `at` on, as the statements with answers have them.
+        fn kept_answer(row: &$row, at: usize) -> Result<Option<Arc<Kept>>> {
+            let Some(status) = row.try_get::<Option<i64>, _>(at)? else {
+                return Ok(None);
+            };
+            let status = u16::try_from(status)
+                .map_err(|_| sqlx::Error::Decode("a status is out of range".into()))?;
+            Ok(Some(Arc::new(Kept {
+                status,
+                headers: row.try_get::<Vec<u8>, _>(at + 1)?.into(),
+                body: row.try_get::<Option<Vec<u8>>, _>(at + 2)?.map(Into::into),
+            })))
+        }
+
+        /// Of `lock_cursor` and `cursor`.
+        fn cursor(row: &$row) -> Result<Cursor> {
+            Ok(Cursor {
+                next: row.try_get(0)?,
+                generation: row.try_get(1)?,
+                next_range: row.try_get(2)?,
+            })
+        }
+
+        /// Of `due_head` and `due_event`.
         fn pending(row: &$row) -> Result<Pending> {
             Ok(Pending {
                 event_id: required(text(row, 0)?)?,
@@ -1053,10 +1550,11 @@ macro_rules! pending_row {
                     headers: row.try_get::<Vec<u8>, _>(11)?.into(),
                     body: row.try_get::<Vec<u8>, _>(12)?.into(),
                 },
-                lease: Lease::from_column(row.try_get(13)?),
-                lease_owner: text(row, 14)?,
-                lease_until: Timestamp::from_micros(row.try_get(15)?),
-                unfinished: row.try_get(16)?,
+                version: row.try_get(13)?,
+                lease: Lease::from_column(row.try_get(14)?),
+                lease_owner: text(row, 15)?,
+                lease_until: Timestamp::from_micros(row.try_get(16)?),
+                unfinished: row.try_get(17)?,
             })
         }
     };
@@ -1073,6 +1571,21 @@ where
     for<'r> Option<String>: sqlx::Decode<'r, R::Database>,
 {
     row.try_get_unchecked(index)
+}
+
+/// The two texts that a row of a page is known by; both empty if they cannot be read, so that one bad row hides none of the
+/// others. The log says so.
+pub(crate) fn page_key<R>(row: &R) -> (String, String)
+where
+    R: Row,
+    usize: sqlx::ColumnIndex<R>,
+    for<'r> Option<String>: sqlx::Decode<'r, R::Database>,
+{
+    let key = || Ok((required(text(row, 0)?)?, required(text(row, 1)?)?));
+    key().unwrap_or_else(|error: sqlx::Error| {
+        tracing::error!(%error, "a row's key cannot be read; it is left alone");
+        Default::default()
+    })
 }
 
 /// A column that is NOT NULL by the schema.

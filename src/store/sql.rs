@@ -11,8 +11,12 @@ pub(crate) struct Dialect {
     pub(crate) numbered: bool,
     /// Skips a row whose key is taken. Empty where an INSERT reports the violation instead.
     pub(crate) on_conflict: &'static str,
+    /// Leaves the row of a taken key as it is, whatever the count of rows then says. `{key}` is a column of that key.
+    pub(crate) or_leave: &'static str,
     /// The name that CAST knows a 64-bit integer by.
     pub(crate) bigint: &'static str,
+    /// The database's own clock, in microseconds since the epoch, as a 64-bit integer.
+    pub(crate) now: &'static str,
     /// Locks the rows of a SELECT. Empty where a transaction holds the whole database.
     pub(crate) for_update: &'static str,
     /// How a batch of rows that a subquery finds is deleted.
@@ -62,7 +66,11 @@ macro_rules! statements {
     ($($(#[$doc:meta])* $name:ident = $text:expr;)*) => {
         /// The statements, rendered for one database and one table prefix.
         #[doc(hidden)]
+        #[derive(Clone)]
         pub struct Sql {
+            /// What the names of the tables begin with.
+            #[allow(dead_code, reason = "PostgreSQL's channel is named by it")]
+            pub(crate) prefix: String,
             /// Statements are prepared under names of their own, which stay with the connection.
             pub(crate) named: bool,
             $($(#[$doc])* pub(crate) $name: SqlStr,)*
@@ -70,45 +78,101 @@ macro_rules! statements {
 
         impl Sql {
             pub(crate) fn render(dialect: &Dialect, prefix: &str) -> Self {
-                Self { named: true, $($name: render(dialect, prefix, $text),)* }
+                Self { prefix: prefix.to_owned(), named: true, $($name: render(dialect, prefix, $text),)* }
             }
         }
+    };
+}
+
+/// The rows of events that are forgotten, by a condition that an index holds as it stands here. The nesting is what makes
+/// one text do for every database, but for the verb.
+macro_rules! purge {
+    ($condition:literal) => {
+        concat!(
+            "{delete_events} (
+            SELECT source, event_id FROM {p}event WHERE source = ? AND ",
+            $condition,
+            " AND decided_at < ?
+            ORDER BY decided_at LIMIT ?{skip_locked}) AS batch{batch_of_events}"
+        )
     };
 }
 
 statements! {
     // Outside any transaction: all that is known, in one statement.
     known = "SELECT CAST(e.state AS {bigint}), e.fingerprint, e.correlation_id, e.sequence,
-            CAST(p.reason AS {bigint}), c.next_sequence, e.yielded_to
+            CAST(p.reason AS {bigint}), c.next_sequence, e.yielded_to, e.version, CAST(e.generation AS {bigint})
         FROM {p}event e
         LEFT JOIN {p}pending p ON p.source = e.source AND p.event_id = e.event_id
         LEFT JOIN {p}cursor c ON c.source = e.source AND c.correlation_id = e.correlation_id
+            AND c.generation = e.generation
         WHERE e.source = ? AND e.event_id = ?";
+    known_kept = "SELECT CAST(e.state AS {bigint}), e.fingerprint, e.correlation_id, e.sequence,
+            CAST(p.reason AS {bigint}), c.next_sequence, e.yielded_to, e.version, CAST(e.generation AS {bigint}),
+            CAST(a.status AS {bigint}), a.headers, a.body
+        FROM {p}event e
+        LEFT JOIN {p}pending p ON p.source = e.source AND p.event_id = e.event_id
+        LEFT JOIN {p}cursor c ON c.source = e.source AND c.correlation_id = e.correlation_id
+        LEFT JOIN {p}answer a ON a.source = e.source AND a.event_id = e.event_id
+        WHERE e.source = ? AND e.event_id = ?";
+    insert_answer = "INSERT INTO {p}answer (source, event_id, at, status, headers, body)
+        VALUES (?, ?, ?, ?, ?, ?){on_conflict}";
+    delete_answer = "DELETE FROM {p}answer WHERE source = ? AND event_id = ?";
+    answer = "SELECT CAST(status AS {bigint}), headers, body FROM {p}answer WHERE source = ? AND event_id = ?";
+    purge_answers = "{delete_answers} (
+            SELECT source, event_id FROM {p}answer WHERE source = ? AND at < ?
+            ORDER BY at LIMIT ?{skip_locked}) AS batch{batch_of_answers}";
     // Inside one: the event's row is locked first. A plain SELECT here would fix MySQL's snapshot before the cursor is
     // locked, and the handler would read its predecessor's old values (§4.7).
-    lock_event = "SELECT CAST(state AS {bigint}), fingerprint, correlation_id, sequence, yielded_to FROM {p}event
+    lock_event = "SELECT CAST(state AS {bigint}), fingerprint, correlation_id, sequence, yielded_to, version,
+            CAST(generation AS {bigint})
+        FROM {p}event
         WHERE source = ? AND event_id = ?{for_update}";
     pending_reason = "SELECT CAST(reason AS {bigint}) FROM {p}pending
         WHERE source = ? AND event_id = ?{for_update}";
     insert_event = "INSERT INTO {p}event
-        (source, event_id, state, fingerprint, event_type, correlation_id, sequence, slot, received_at, decided_at)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?){on_conflict}";
+        (source, event_id, state, fingerprint, event_type, correlation_id, generation, sequence, slot, version,
+         received_at, decided_at)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?){on_conflict}";
     swap_state = "UPDATE {p}event SET state = ?, decided_at = ?
         WHERE source = ? AND event_id = ? AND state = ?";
     slot_holder = "SELECT event_id, CAST(state AS {bigint}) FROM {p}event
-        WHERE source = ? AND correlation_id = ? AND generation = 0 AND slot = ?{for_update}";
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND slot = ?{for_update}";
     yield_slot = "UPDATE {p}event SET slot = NULL, yielded_to = ?
         WHERE source = ? AND event_id = ? AND state = 3";
     advance_cursor = "UPDATE {p}cursor SET next_sequence = ?, updated_at = ?
-        WHERE source = ? AND correlation_id = ? AND next_sequence = ?";
-    open_cursor = "INSERT INTO {p}cursor (source, correlation_id, next_sequence, updated_at)
-        VALUES (?, ?, ?, ?){on_conflict}";
-    lock_cursor = "SELECT next_sequence FROM {p}cursor
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND next_sequence = ?
+            AND (next_range IS NULL OR next_range > ?)";
+    open_cursor = "INSERT INTO {p}cursor (source, correlation_id, next_sequence, settles_at, updated_at)
+        VALUES (?, ?, ?, ?, ?){on_conflict}";
+    move_cursor = "UPDATE {p}cursor SET generation = ?, next_sequence = ?, next_range = ?, updated_at = ?
+        WHERE source = ? AND correlation_id = ?";
+    lock_cursor = "SELECT next_sequence, CAST(generation AS {bigint}), next_range FROM {p}cursor
         WHERE source = ? AND correlation_id = ?{for_update}";
+    // A stream that adopts its first sequence. The write is for whoever waits for the lock at an isolation level that would
+    // not show what was parked under it: he is to fail and look again.
+    touch_settling = "UPDATE {p}cursor SET updated_at = ?
+        WHERE source = ? AND correlation_id = ? AND next_sequence = -1";
+    lock_settling = "SELECT settles_at, CAST(generation AS {bigint}) FROM {p}cursor
+        WHERE source = ? AND correlation_id = ? AND next_sequence = -1{for_update}";
+    lowest_parked = "SELECT MIN(sequence) FROM {p}pending
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND (reason IS NULL OR reason = 1)";
+    settle_cursor = "UPDATE {p}cursor SET next_sequence = ?, settles_at = ?, updated_at = ?
+        WHERE source = ? AND correlation_id = ? AND next_sequence = -1";
+    settled_streams = "SELECT source, correlation_id FROM {p}cursor
+        WHERE settles_at <= ? AND (source > ? OR (source = ? AND correlation_id > ?))
+        ORDER BY source, correlation_id LIMIT ?";
+    // Locks the row that is there on every database: what only looked at it (MySQL's duplicate key does) would deadlock
+    // with another one that does the same.
+    ensure_cursor = "INSERT INTO {p}cursor (source, correlation_id, next_sequence, updated_at)
+        VALUES (?, ?, ?, ?){or_leave_cursor}";
+    // The second version is NULL where an equal one is not newer.
+    raise_version = "UPDATE {p}cursor SET version = ?, updated_at = ?
+        WHERE source = ? AND correlation_id = ? AND (version IS NULL OR version < ? OR version = ?)";
     insert_pending = "INSERT INTO {p}pending
-        (source, event_id, correlation_id, sequence, reason, attempts, not_before, parked_at, last_status,
-         bytes, method, uri, headers, body)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+        (source, event_id, correlation_id, generation, sequence, reason, attempts, not_before, parked_at,
+         last_status, last_error, bytes, method, uri, headers, body)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     // A lease of 0 is no lease, and demands none: a delivery that its producer sent again needs nobody's.
     delete_pending = "DELETE FROM {p}pending WHERE source = ? AND event_id = ? AND (? = 0 OR lease_token = ?)";
     record_attempt = "UPDATE {p}pending
@@ -138,8 +202,23 @@ statements! {
     beats = "SELECT owner, beat FROM {p}worker";
     retire = "DELETE FROM {p}worker WHERE owner = ? OR beat_at < ?";
     // Over the bound on parking the body is not kept; a handler must not be run without it.
-    release = "UPDATE {p}pending SET reason = NULL, not_before = ?, attempts = 0
+    release = "UPDATE {p}pending
+        SET reason = NULL, not_before = ?, attempts = 0, unfinished = 0, parked_at = ?, out_of_order = ?
         WHERE source = ? AND event_id = ? AND LENGTH(body) > 0";
+    // Over the bound on parking the body was not kept, and whoever sends the event again brings it.
+    keep_body = "UPDATE {p}pending SET body = ?, bytes = ?
+        WHERE source = ? AND event_id = ? AND LENGTH(body) = 0";
+    requeue = "UPDATE {p}pending SET reason = NULL, not_before = ?, parked_at = ?, attempts = 0, unfinished = 0,
+            lease_token = 0, lease_owner = NULL
+        WHERE source = ? AND event_id = ?";
+    // No attempt is counted. Not for longer than the source allows, since it was parked; for a dead letter that begins
+    // anew. What depends on a column stands before what changes it: MySQL assigns from left to right.
+    put_off = "UPDATE {p}pending
+        SET not_before = CASE WHEN reason IS NULL AND parked_at + ? < ? THEN parked_at + ? ELSE ? END,
+            parked_at = CASE WHEN reason IS NULL THEN parked_at ELSE ? END,
+            attempts = CASE WHEN reason IS NULL THEN attempts - ? ELSE 0 END,
+            last_status = NULL, last_error = NULL, unfinished = 0, lease_token = 0, lease_owner = NULL, reason = NULL
+        WHERE source = ? AND event_id = ? AND (reason IS NOT NULL OR parked_at > ?) AND (? = 0 OR lease_token = ?)";
     insert_fence = "INSERT INTO {p}fence (source, digest, event_id, expires_at)
         VALUES (?, ?, ?, ?){on_conflict}";
     fence_holder = "SELECT event_id FROM {p}fence WHERE source = ? AND digest = ?{for_update}";
@@ -151,24 +230,25 @@ statements! {
     due_streams = "SELECT p.source, p.correlation_id
         FROM {p}pending p
         JOIN {p}cursor c ON c.source = p.source AND c.correlation_id = p.correlation_id
-            AND c.next_sequence = p.sequence
+            AND c.generation = p.generation AND c.next_sequence = p.sequence
         WHERE (p.reason IS NULL OR p.reason = 1) AND p.not_before <= ?
             AND (p.source > ? OR (p.source = ? AND p.correlation_id > ?))
         ORDER BY p.source, p.correlation_id LIMIT ?";
-    // What has no place in a stream and waits all the same: it was released by an operator.
+    // What waits for no turn: it has no place in a stream, or an operator wants it applied out of its order.
     due_events = "SELECT source, event_id FROM {p}pending
-        WHERE sequence IS NULL AND reason IS NULL AND not_before <= ?
+        WHERE (sequence IS NULL OR out_of_order = 1) AND reason IS NULL AND not_before <= ?
             AND (source > ? OR (source = ? AND event_id > ?))
         ORDER BY source, event_id LIMIT ?";
     due_event = "SELECT p.event_id, e.event_type, e.fingerprint, p.correlation_id, p.sequence, CAST(p.reason AS {bigint}),
-            CAST(p.attempts AS {bigint}), p.not_before, p.parked_at, p.method, p.uri, p.headers, p.body,
+            CAST(p.attempts AS {bigint}), p.not_before, p.parked_at, p.method, p.uri, p.headers, p.body, e.version,
             p.lease_token, p.lease_owner, p.lease_until, CAST(p.unfinished AS {bigint})
         FROM {p}pending p
         JOIN {p}event e ON e.source = p.source AND e.event_id = p.event_id
-        WHERE p.source = ? AND p.event_id = ? AND p.sequence IS NULL AND p.reason IS NULL";
+        WHERE p.source = ? AND p.event_id = ?
+            AND (p.sequence IS NULL OR p.out_of_order = 1) AND p.reason IS NULL";
     due_head = "SELECT p.event_id, e.event_type, e.fingerprint, p.correlation_id, p.sequence, CAST(p.reason AS {bigint}),
             CAST(p.attempts AS {bigint}), p.not_before,
-            p.parked_at, p.method, p.uri, p.headers, p.body,
+            p.parked_at, p.method, p.uri, p.headers, p.body, e.version,
             p.lease_token, p.lease_owner, p.lease_until, CAST(p.unfinished AS {bigint})
         FROM {p}cursor c
         JOIN {p}pending p ON p.source = c.source AND p.correlation_id = c.correlation_id
@@ -176,23 +256,110 @@ statements! {
         JOIN {p}event e ON e.source = p.source AND e.event_id = p.event_id
         WHERE c.source = ? AND c.correlation_id = ? AND (p.reason IS NULL OR p.reason = 1)
             AND e.slot IS NOT NULL";
+    // Where the stream's head is here and waits for a worker or its handler, there is no gap to give up for.
     expired = "SELECT p.event_id, p.correlation_id, p.sequence
         FROM {p}pending p
         WHERE p.source = ? AND p.event_id > ? AND p.reason IS NULL AND p.parked_at <= ?
-            AND p.correlation_id IS NOT NULL AND p.sequence IS NOT NULL
+            AND p.correlation_id IS NOT NULL AND p.sequence IS NOT NULL AND p.out_of_order = 0
+            AND NOT EXISTS (SELECT 1 FROM {p}cursor c
+                JOIN {p}pending h ON h.source = c.source AND h.correlation_id = c.correlation_id
+                    AND h.generation = c.generation AND h.sequence = c.next_sequence AND h.reason IS NULL
+                WHERE c.source = p.source AND c.correlation_id = p.correlation_id)
         ORDER BY p.event_id LIMIT ?";
+    stream_is_used = "SELECT 1 FROM {p}pending WHERE source = ? AND correlation_id = ? LIMIT 1";
+    pending_of_stream = "SELECT COUNT(*), CAST(COALESCE(SUM(bytes), 0) AS {bigint}) FROM {p}pending
+        WHERE source = ? AND correlation_id = ?";
     pending_counts = "SELECT source, CAST(reason AS {bigint}), COUNT(*), CAST(SUM(bytes) AS {bigint}), MIN(parked_at)
         FROM {p}pending GROUP BY source, reason";
     // Looked at first: a DELETE that finds nothing would take SQLite's write lock all the same.
     stale = "SELECT
         (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}event
             WHERE source = ? AND state = 1 AND decided_at < ? LIMIT 1) AS stale_rows) +
+        (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}event
+            WHERE source = ? AND state IN (4, 5) AND state > 3 AND decided_at < ? LIMIT 1) AS stale_others) +
         (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}fence
             WHERE source = ? AND expires_at < ? LIMIT 1) AS stale_fences)";
-    // Applied and fenced rows only. The nesting is what makes one text do for every database, but for the verb.
-    purge = "{delete_events} (
-            SELECT source, event_id FROM {p}event WHERE source = ? AND state = 1 AND decided_at < ?
-            ORDER BY decided_at LIMIT ?{skip_locked}) AS batch{batch_of_events}";
+    now = "SELECT {now}";
+    stale_audit = "SELECT COUNT(*) FROM (SELECT at FROM {p}audit ORDER BY id LIMIT 1) AS oldest WHERE at < ?";
+    // By id, which is by age: the oldest are looked at, and no others.
+    purge_audit = "DELETE FROM {p}audit WHERE id IN (SELECT id FROM (
+            SELECT id, at FROM {p}audit ORDER BY id LIMIT ?) AS oldest WHERE at < ?)";
+    // Not of what waits: it could not be applied without them. A flag before each value says whether any will do.
+    erase_pending = "UPDATE {p}pending SET headers = ?, body = ?, uri = '/', bytes = 0
+        WHERE source = ? AND (? = 1 OR event_id = ?) AND (? = 1 OR correlation_id = ?) AND parked_at < ?
+            AND reason > 1 AND LENGTH(body) + LENGTH(headers) > 0";
+    erase_answers = "UPDATE {p}answer SET headers = ?, body = NULL
+        WHERE source = ? AND (? = 1 OR event_id = ?) AND at < ? AND (body IS NOT NULL OR LENGTH(headers) > 0)
+            AND (? = 1 OR event_id IN (SELECT event_id FROM {p}event WHERE source = ? AND correlation_id = ?))";
+    count_waiting = "SELECT COUNT(*) FROM {p}pending
+        WHERE source = ? AND (? = 1 OR event_id = ?) AND (? = 1 OR correlation_id = ?) AND parked_at < ?
+            AND (reason IS NULL OR reason = 1)";
+    gone_sources = "SELECT source FROM {p}source WHERE gone = 1";
+    set_gone = "UPDATE {p}source SET gone = ?, changed_at = ? WHERE source = ?";
+    insert_gone = "INSERT INTO {p}source (source, gone, changed_at) VALUES (?, ?, ?){on_conflict}";
+    purge_applied = purge!("state = 1");
+    purge_superseded = purge!("state = 5 AND state > 3");
+    // What the fence held goes with its request, which goes first: nobody can release it then. What was released
+    // meanwhile is no more than that.
+    purge_held = "{delete_pending} (
+            SELECT source, event_id FROM {p}event WHERE source = ? AND state = 4 AND state > 3 AND decided_at < ?
+            ORDER BY decided_at LIMIT ?{skip_locked}) AS batch{batch_of_pending} AND reason = 7";
+    purge_fenced = purge!(
+        "state = 4 AND state > 3 AND NOT EXISTS (SELECT 1 FROM {p}pending h
+                WHERE h.source = {p}event.source AND h.event_id = {p}event.event_id)"
+    );
+    // A number below every other one, in whose place the first guard puts its own.
+    ensure_guard = "INSERT INTO {p}guard (entity, version, updated_at) VALUES (?, ?, ?){or_leave_guard}";
+    guard_at = "UPDATE {p}guard SET version = ?, updated_at = ? WHERE entity = ? AND version = ?";
+    guard_above = "UPDATE {p}guard SET version = ?, updated_at = ? WHERE entity = ? AND version < ?";
+    // The range that a sequence may lie in: the one that begins last before it, since ranges do not overlap.
+    range_at = "SELECT first_sequence, last_sequence, CAST(kind AS {bigint}) FROM {p}range
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND first_sequence <= ?
+        ORDER BY first_sequence DESC LIMIT 1";
+    ranges_after = "SELECT first_sequence, last_sequence, CAST(kind AS {bigint}) FROM {p}range
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND first_sequence > ?
+        ORDER BY first_sequence LIMIT ?";
+    insert_range = "INSERT INTO {p}range
+        (source, correlation_id, generation, first_sequence, last_sequence, kind, at)
+        VALUES (?, ?, ?, ?, ?, ?, ?)";
+    // Cursors inside of a range: version 1 of the crate does not jump. Nothing of a stream comes before its start (3).
+    strayed = "SELECT c.source, c.correlation_id
+        FROM {p}range r
+        JOIN {p}cursor c ON c.source = r.source AND c.correlation_id = r.correlation_id
+            AND c.generation = r.generation AND c.next_sequence BETWEEN r.first_sequence AND r.last_sequence
+        WHERE r.source = ? AND r.kind <> 3 LIMIT ?";
+    aside_events = "UPDATE {p}event SET state = 3, decided_at = ?
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND slot BETWEEN ? AND ? AND state = 2";
+    // What is dead already gets the operator's reason; its last status and error stay.
+    aside_pending = "UPDATE {p}pending SET reason = ?, out_of_order = 0
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND sequence BETWEEN ? AND ?
+            AND (reason IS NULL OR reason IN (1, 2, 3, 4))";
+    discard_event = "UPDATE {p}event SET state = 6, slot = NULL, decided_at = ?
+        WHERE source = ? AND event_id = ? AND state IN (2, 3, 4)";
+    renew_cursor = "UPDATE {p}cursor SET version = NULL, settles_at = NULL
+        WHERE source = ? AND correlation_id = ?";
+    // For operators, outside any transaction.
+    cursor = "SELECT next_sequence, CAST(generation AS {bigint}), next_range FROM {p}cursor
+        WHERE source = ? AND correlation_id = ?";
+    // A flag before each value says whether any will do; 0 stands for parked among the reasons.
+    letters = "SELECT p.source, p.event_id, {letter}
+        FROM {p}pending p
+        JOIN {p}event e ON e.source = p.source AND e.event_id = p.event_id
+        WHERE (p.source > ? OR (p.source = ? AND p.event_id > ?))
+            AND (? = 1 OR p.source = ?) AND (? = 1 OR e.event_type = ?) AND (? = 1 OR p.correlation_id = ?)
+            AND e.decided_at >= ? AND e.decided_at <= ?
+            AND COALESCE(p.reason, 0) IN (?, ?, ?, ?, ?, ?, ?, ?)
+        ORDER BY p.source, p.event_id LIMIT ?";
+    story = "SELECT e.source, e.event_id, {letter}, p.method, p.uri, p.headers, p.body
+        FROM {p}event e
+        LEFT JOIN {p}pending p ON p.source = e.source AND p.event_id = e.event_id
+        WHERE e.source = ? AND e.event_id = ?";
+    below = "SELECT event_id, sequence, CAST(reason AS {bigint}) FROM {p}pending
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND sequence < ?
+        ORDER BY sequence DESC LIMIT ?";
+    above = "SELECT event_id, sequence, CAST(reason AS {bigint}) FROM {p}pending
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND sequence > ?
+        ORDER BY sequence LIMIT ?";
     // Replay bursts.
     start_burst = "INSERT INTO {p}burst (source, burst_id, event_type, since_at, until_at, started_at)
         VALUES (?, ?, ?, ?, ?, ?){on_conflict}";
@@ -238,16 +405,31 @@ statements! {
     gaps = "SELECT p.correlation_id, c.next_sequence, MIN(p.sequence)
         FROM {p}pending p
         JOIN {p}cursor c ON c.source = p.source AND c.correlation_id = p.correlation_id
-            AND c.next_sequence < p.sequence
+            AND c.generation = p.generation AND c.next_sequence >= 0 AND c.next_sequence < p.sequence
         WHERE p.source = ? AND p.correlation_id > ? AND (p.reason IS NULL OR p.reason = 1)
         GROUP BY p.correlation_id, c.next_sequence ORDER BY p.correlation_id LIMIT ?";
     ping = "SELECT 1 FROM {p}cursor WHERE source = '' AND correlation_id = ''";
 }
 
+/// What is told of a stored event.
+const LETTER: &str =
+    "CAST(e.state AS {bigint}), CAST(p.reason AS {bigint}), e.event_type, e.correlation_id,
+            CAST(e.generation AS {bigint}), e.sequence, e.yielded_to, e.received_at, e.decided_at,
+            CAST(p.attempts AS {bigint}), CAST(p.last_status AS {bigint}), p.last_error, p.tried_at,
+            CAST(LENGTH(p.body) AS {bigint}), CAST(p.out_of_order AS {bigint})";
+
 fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
     let batch = &dialect.delete_batch;
     let events = |text: &str| {
         text.replace("{table}", "{p}event")
+            .replace("{key}", "event_id")
+    };
+    let answers = |text: &str| {
+        text.replace("{table}", "{p}answer")
+            .replace("{key}", "event_id")
+    };
+    let pending = |text: &str| {
+        text.replace("{table}", "{p}pending")
             .replace("{key}", "event_id")
     };
     let fences = |text: &str| {
@@ -257,6 +439,10 @@ fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
     let text = text
         .replace("{delete_events}", &events(batch.before))
         .replace("{batch_of_events}", &events(batch.behind))
+        .replace("{delete_answers}", &answers(batch.before))
+        .replace("{batch_of_answers}", &answers(batch.behind))
+        .replace("{delete_pending}", &pending(batch.before))
+        .replace("{batch_of_pending}", &pending(batch.behind))
         .replace("{delete_fences}", &fences(batch.before))
         .replace("{batch_of_fences}", &fences(batch.behind))
         .replace("{skip_locked}", batch.skip_locked)
@@ -264,8 +450,18 @@ fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
         .replace("{claim_skip_locked}", dialect.update_claimed.skip_locked)
         .replace("{claim_between}", dialect.update_claimed.between)
         .replace("{claim_behind}", dialect.update_claimed.behind)
+        .replace("{now}", dialect.now)
+        .replace("{letter}", LETTER)
         .replace("{p}", prefix)
         .replace("{on_conflict}", dialect.on_conflict)
+        .replace(
+            "{or_leave_cursor}",
+            &dialect.or_leave.replace("{key}", "correlation_id"),
+        )
+        .replace(
+            "{or_leave_guard}",
+            &dialect.or_leave.replace("{key}", "entity"),
+        )
         .replace("{for_update}", dialect.for_update)
         .replace("{bigint}", dialect.bigint);
     // No statement holds a literal with a question mark, so that every one is a parameter.
@@ -291,7 +487,9 @@ mod tests {
         let dialect = Dialect {
             numbered: true,
             on_conflict: " ON CONFLICT DO NOTHING",
+            or_leave: " ON CONFLICT DO NOTHING",
             bigint: "BIGINT",
+            now: "1",
             for_update: "",
             delete_batch: DeleteBatch::PLAIN,
             update_claimed: UpdateClaimed::PLAIN,
@@ -305,7 +503,7 @@ mod tests {
         assert!(
             sql.open_cursor
                 .as_str()
-                .ends_with("VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING")
+                .ends_with("VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING")
         );
     }
 }

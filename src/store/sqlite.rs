@@ -15,8 +15,9 @@ use sqlx::sqlite::{
 use sqlx::{Pool, Row, Sqlite};
 use tokio::time::Instant;
 
+use super::letters::{letter_row, statements_for_operators};
 use super::migrate::{self, Version};
-use super::queries::{inserted, pending_row, required, statements_of_backend, text};
+use super::queries::{inserted, page_key, pending_row, required, statements_of_backend, text};
 use super::sql::{DeleteBatch, Dialect, UpdateClaimed};
 use super::*;
 use crate::error::BuildError;
@@ -102,6 +103,7 @@ pub struct SqliteDeadline {
 }
 
 pending_row!(sqlx::sqlite::SqliteRow);
+letter_row!(sqlx::sqlite::SqliteRow);
 
 impl sealed::Sealed for Sqlite {}
 
@@ -118,7 +120,9 @@ impl Backend for Sqlite {
         let dialect = Dialect {
             numbered: false,
             on_conflict: " ON CONFLICT DO NOTHING",
+            or_leave: " ON CONFLICT DO NOTHING",
             bigint: "INTEGER",
+            now: "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)",
             for_update: "",
             delete_batch: DeleteBatch::PLAIN,
             update_claimed: UpdateClaimed::PLAIN,
@@ -176,7 +180,7 @@ impl Backend for Sqlite {
 
     fn fault(error: &sqlx::Error) -> Fault {
         let sqlx::Error::Database(error) = error else {
-            return Fault::Gone;
+            return fault_of_ours(error);
         };
         let code = error
             .code()
@@ -227,6 +231,7 @@ impl Backend for Sqlite {
     }
 
     statements_of_backend!();
+    statements_for_operators!();
 }
 
 /// A database in memory exists once per connection, and only as long as that connection.

@@ -1,8 +1,12 @@
 //! Plain data that goes into and comes out of statements.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use crate::clock::Timestamp;
+use crate::kept::Kept;
 
 /// An event's identity: (source, event id).
 #[derive(Clone, Copy, Debug)]
@@ -25,15 +29,105 @@ pub struct Stream<'a> {
 #[doc(hidden)]
 pub struct Place<'a> {
     pub stream: Stream<'a>,
+    /// Of the stream: a reset begins another one, whose places are others (§5.15).
+    pub generation: i64,
     pub sequence: i64,
 }
 
-/// What an event's row says. The numbers are what the column holds and never change their meaning.
+/// A version that is to be the one applied last of its stream, if it is newer (§5.12).
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct Raise {
+    pub to: i64,
+    /// An equal one counts as newer.
+    pub or_equal: bool,
+    /// The next sequence of the stream, which has none and needs a value.
+    pub first: i64,
+    pub at: Timestamp,
+}
+
+/// The cursor of a stream that has not begun: lower than every sequence, so that all of them park.
+pub(crate) const SETTLING: i64 = -1;
+
+/// Where a stream's cursor stands at first.
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct Start {
+    pub next: i64,
+    /// With [`SETTLING`]: when the stream begins, at the lowest sequence that is parked by then.
+    pub settles_at: Option<Timestamp>,
+}
+
+/// The cursor of a stream that has not begun.
+#[doc(hidden)]
+pub struct Settling {
+    pub settles_at: Timestamp,
+    pub generation: i64,
+}
+
+/// Where a stream stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
+pub struct Cursor {
+    pub next: i64,
+    pub generation: i64,
+    /// Where the lowest range ahead begins, if there is one.
+    pub next_range: Option<i64>,
+}
+
+/// Sequences of a stream that are never waited for, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Range {
+    /// The lowest one.
+    pub first: i64,
+    /// The highest one.
+    pub last: i64,
+    /// Why they are not.
+    pub kind: RangeKind,
+}
+
+/// Why a range of sequences is never waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RangeKind {
+    /// An operator skipped it, or discarded the event that had the place.
+    Skipped = 1,
+    /// An operator moved the cursor over it.
+    FastForward = 2,
+    /// It is lower than the sequence that the stream began with.
+    BeforeStart = 3,
+}
+
+impl RangeKind {
+    pub(crate) fn from_column(value: i64) -> Result<Self, sqlx::Error> {
+        match value {
+            1 => Ok(Self::Skipped),
+            2 => Ok(Self::FastForward),
+            3 => Ok(Self::BeforeStart),
+            other => Err(unknown("kind", other)),
+        }
+    }
+
+    /// What a dead letter in such a range has as its reason.
+    pub(crate) fn reason(self) -> Reason {
+        match self {
+            Self::Skipped | Self::FastForward => Reason::Skipped,
+            Self::BeforeStart => Reason::BeforeStart,
+        }
+    }
+}
+
+/// What an event's row says.
+// The numbers are what the column holds and never change their meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum State {
+    /// Its handler's transaction has committed.
     Applied = 1,
+    /// It waits for its turn, or for a worker.
     Parked = 2,
+    /// A dead letter: it is not tried again by itself, unless its reason is a gap that fills.
     Dead = 3,
     /// Signed under another id before (§6.7): kept with its request, never handed over unless an operator releases it.
     Fenced = 4,
@@ -59,7 +153,7 @@ impl State {
 
 /// Why a stored event will not be tried again by itself (§1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[doc(hidden)]
+#[non_exhaustive]
 pub enum Reason {
     /// A lower sequence did not come within the recovery window.
     Gap = 1,
@@ -92,8 +186,8 @@ impl Reason {
         }
     }
 
-    /// The contract's word for it.
-    pub(crate) fn as_str(self) -> &'static str {
+    /// The contract's word for it, as the metrics have it: `gap`, `handler`, `rejected`, …
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Gap => "gap",
             Self::Handler => "handler",
@@ -120,7 +214,9 @@ pub struct NewEvent<'a> {
     pub fingerprint: &'a [u8],
     pub event_type: Option<&'a str>,
     pub correlation_id: Option<&'a str>,
+    pub generation: i64,
     pub sequence: Option<i64>,
+    pub version: Option<i64>,
     pub at: Timestamp,
 }
 
@@ -132,14 +228,38 @@ pub struct Known {
     pub reason: Option<Reason>,
     pub fingerprint: Vec<u8>,
     pub correlation_id: Option<String>,
+    pub generation: i64,
     pub sequence: Option<i64>,
-    /// The cursor of its stream.
+    /// The cursor of its stream, if that is of the same generation still.
     pub next_sequence: Option<i64>,
     /// Another event id has its place in the stream now.
     pub has_yielded: bool,
+    /// Its first answer, where answers are stored.
+    pub kept: Option<Arc<Kept>>,
+    /// Of newer-than order (§5.12).
+    pub version: Option<i64>,
 }
 
 impl Known {
+    /// The place that it was stored with.
+    pub(crate) fn place<'a>(&'a self, source: &'a str) -> Option<Place<'a>> {
+        let stream = Stream {
+            source,
+            correlation_id: self.correlation_id.as_deref()?,
+        };
+        Some(Place {
+            stream,
+            generation: self.generation,
+            sequence: self.sequence?,
+        })
+    }
+
+    /// Whether it is a dead letter since its place is never waited for.
+    pub(crate) fn is_set_aside(&self) -> bool {
+        self.state == State::Dead
+            && matches!(self.reason, Some(Reason::Skipped | Reason::BeforeStart))
+    }
+
     /// Whether a worker applies it by itself when its turn comes.
     pub(crate) fn is_waiting(&self) -> bool {
         match self.state {
@@ -187,15 +307,19 @@ impl StoredRequest {
 pub struct NewPending<'a> {
     pub key: Key<'a>,
     pub correlation_id: Option<&'a str>,
+    pub generation: i64,
     pub sequence: Option<i64>,
     pub reason: Option<Reason>,
     pub attempts: i64,
     pub last_status: Option<i64>,
+    pub not_before: Timestamp,
+    pub last_error: Option<&'a str>,
     pub at: Timestamp,
     pub request: &'a StoredRequest,
 }
 
 /// One more attempt that did not apply.
+#[derive(Clone, Copy)]
 #[doc(hidden)]
 pub struct Attempt<'a> {
     /// NULL: parked still.
@@ -243,6 +367,36 @@ pub struct Claim<'a> {
     pub not_before: Timestamp,
 }
 
+/// A handler's "not yet".
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct PutOff {
+    pub until: Timestamp,
+    /// Since it was parked.
+    pub longest: Duration,
+    pub now: Timestamp,
+}
+
+impl PutOff {
+    /// So that it can be added to any time of this age without an overflow in the database.
+    pub(crate) fn longest_micros(&self) -> i64 {
+        const CENTURY: i64 = 100 * 365 * 24 * 3600 * 1_000_000;
+        i64::try_from(self.longest.as_micros())
+            .unwrap_or(i64::MAX)
+            .min(CENTURY)
+    }
+}
+
+/// The condition under which an entity's version is moved.
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub enum Guarding {
+    /// It is at this version; to the next one.
+    At(i64),
+    /// It is below this number; to it.
+    Above(i64),
+}
+
 /// Not before any time at all: what is parked waits for its turn alone. A time of ours would be a wait for whoever drains
 /// it by a slower clock.
 pub(crate) const AT_ONCE: Timestamp = Timestamp::from_micros(0);
@@ -265,6 +419,7 @@ pub struct Pending {
     pub lease_until: Timestamp,
     /// Attempts in a row that ended without a word.
     pub unfinished: i64,
+    pub version: Option<i64>,
 }
 
 /// A parked event that has waited longer than the recovery window.
@@ -280,13 +435,92 @@ pub struct Expired {
 #[doc(hidden)]
 pub struct PendingCount {
     pub source: String,
-    pub reason: Option<Reason>,
+    /// Err: one that a newer version wrote.
+    pub reason: Result<Option<Reason>, i64>,
     pub events: i64,
     pub bytes: i64,
     pub oldest: Timestamp,
 }
 
-/// A line of the audit table.
+/// A number of events, and of their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(hidden)]
+pub struct Size {
+    pub events: i64,
+    pub bytes: i64,
+}
+
+impl Size {
+    pub(crate) fn one(bytes: i64) -> Self {
+        Self { events: 1, bytes }
+    }
+
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            events: self.events.saturating_add(other.events),
+            bytes: self.bytes.saturating_add(other.bytes),
+        }
+    }
+
+    /// Never below nothing: what is taken away may be another process's, which was not counted yet.
+    pub(crate) fn minus(self, other: Self) -> Self {
+        Self {
+            events: self.events.saturating_sub(other.events).max(0),
+            bytes: self.bytes.saturating_sub(other.bytes).max(0),
+        }
+    }
+}
+
+/// What is told of a stored event.
+#[doc(hidden)]
+pub struct LetterRow {
+    pub state: State,
+    pub reason: Option<Reason>,
+    pub event_type: Option<String>,
+    pub correlation_id: Option<String>,
+    pub generation: i64,
+    pub sequence: Option<i64>,
+    pub yielded_to: Option<String>,
+    pub received_at: Timestamp,
+    pub decided_at: Timestamp,
+    /// Of the pending row, from here on, if there is one.
+    pub attempts: Option<i64>,
+    pub last_status: Option<i64>,
+    pub last_error: Option<String>,
+    pub tried_at: Option<Timestamp>,
+    pub body_bytes: Option<i64>,
+    pub out_of_order: Option<i64>,
+}
+
+/// Which stored events; nothing: any.
+#[doc(hidden)]
+pub struct LetterFilter<'a> {
+    pub source: Option<&'a str>,
+    pub event_type: Option<&'a str>,
+    pub correlation_id: Option<&'a str>,
+    pub since: Timestamp,
+    pub until: Timestamp,
+    /// Numbers of reasons; 0: parked; what is left over is -1.
+    pub reasons: [i64; 8],
+}
+
+/// A row's key and what it says; each may be unreadable by itself.
+#[doc(hidden)]
+pub(crate) type FoundLetter = (
+    Result<(String, String), sqlx::Error>,
+    Result<LetterRow, sqlx::Error>,
+);
+
+/// Whose requests and answers are erased; nothing: any.
+#[derive(Clone, Copy, Default)]
+#[doc(hidden)]
+pub struct ErasureFilter<'a> {
+    pub event_id: Option<&'a str>,
+    pub correlation_id: Option<&'a str>,
+    pub before: Option<Timestamp>,
+}
+
+/// A line of the audit table. One about a whole stream has an empty event id here, and none in the table.
 #[doc(hidden)]
 pub struct Audit<'a> {
     pub at: Timestamp,

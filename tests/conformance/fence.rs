@@ -1,14 +1,17 @@
 //! §6.7: sources whose event id is not signed, so that a captured delivery could be sent again under any id.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use axum::body::Body;
+use axum::response::IntoResponse;
 use bytes::Bytes;
-use http::Request;
+use http::{Request, StatusCode};
 use serde_json::json;
-use tower_inbox::Source;
+use tower_inbox::operator::{Filter, Reason};
 use tower_inbox::preset::Preset;
 use tower_inbox::verify::{Secret, Signer};
+use tower_inbox::{OperatorErrorKind, Park, Source};
 
 use crate::db::TestDb;
 use crate::kit::{Reply, SOURCE, World, eventually, now};
@@ -21,9 +24,13 @@ suite![
     a_body_that_signs_its_time_is_fenced_by_the_whole_message,
     what_was_rolled_back_fences_nothing,
     an_operator_releases_what_the_fence_holds,
+    an_operator_discards_what_the_fence_holds,
     without_the_fence_the_same_body_is_applied_again,
     what_is_held_without_its_body_cannot_be_released,
     fences_that_have_expired_are_removed_however_many_there_are,
+    what_the_fence_held_is_forgotten_with_its_request,
+    what_is_stored_for_later_leaves_its_fence,
+    what_is_put_off_leaves_its_fence,
 ];
 
 const SECRET: &str = "a webhook secret";
@@ -217,6 +224,25 @@ async fn an_operator_releases_what_the_fence_holds<D: TestDb>(db: D) {
     assert_eq!(world.texts(audit).await, ["two honest pushes"]);
 }
 
+/// It is not replayed like a dead letter: whoever lets it pass must mean that.
+async fn an_operator_discards_what_the_fence_holds<D: TestDb>(db: D) {
+    let world = start(&db).await;
+    world.post(push("guid-1", "push", 1)).await.is_applied();
+    is_fenced(&world.post(push("guid-2", "push", 1)).await);
+    let ada = world.inbox.operator("ada").expect("a name");
+    let held = Filter::new().reason(Reason::Fenced);
+    let page = ada.dead_letters(&held, None, 10).await.expect("a page");
+    assert_eq!(page.letters.len(), 1);
+    let replayed = ada.replay(SOURCE, "guid-2", "a slip").await;
+    let refused = replayed.expect_err("it is refused").kind();
+    assert_eq!(refused, OperatorErrorKind::Fenced);
+    let discarded = ada.discard(SOURCE, "guid-2", "captured").await;
+    assert!(discarded.expect("it is discarded"));
+    let again = world.post(push("guid-2", "push", 1)).await;
+    assert_eq!(again.json(), json!({"status": "discarded"}));
+    assert_eq!(world.applied().await, ["guid-1"]);
+}
+
 /// Off only by a setting whose name says what it gives up.
 async fn without_the_fence_the_same_body_is_applied_again<D: TestDb>(db: D) {
     let world = World::over(&db)
@@ -272,4 +298,79 @@ async fn what_is_held_without_its_body_cannot_be_released<D: TestDb>(db: D) {
     assert!(release("guid-2").await);
     eventually("it is applied", async || world.ledger().await.len() == 2).await;
     assert_eq!(world.probe.runs("guid-3"), 0);
+}
+
+/// §5.13: the same signed under another id waits with it, or comes when it is applied: it is fenced.
+async fn what_is_stored_for_later_leaves_its_fence<D: TestDb>(db: D) {
+    let world = World::over(&db)
+        .source(|source| github(source).deferred())
+        .answers(|call| if call.run == 1 { 503 } else { 0 })
+        .start()
+        .await;
+    world.post(push("guid-1", "push", 5)).await.is_accepted();
+    is_fenced(&world.post(push("guid-2", "push", 5)).await);
+    eventually("it is applied", async || {
+        world.applied().await == ["guid-1"]
+    })
+    .await;
+    is_fenced(&world.post(push("guid-3", "push", 5)).await);
+    world.post(push("guid-1", "push", 5)).await.is_duplicate();
+}
+
+/// What comes back by itself does not ask the fence again: it has to stand there meanwhile.
+async fn what_is_put_off_leaves_its_fence<D: TestDb>(db: D) {
+    let world = World::over(&db)
+        .source(github)
+        .handler(|mut call: crate::kit::Call<D>| async move {
+            call.append().await;
+            let not_yet = (call.run == 1).then_some(Park::after(Duration::from_secs(3_600)));
+            match not_yet {
+                Some(park) => park.into_response(),
+                None => StatusCode::NO_CONTENT.into_response(),
+            }
+        })
+        .start()
+        .await;
+    let reply = world.post(push("guid-1", "push", 5)).await;
+    reply.is(202, "parked");
+    is_fenced(&world.post(push("guid-2", "push", 5)).await);
+    world.post(push("guid-1", "push", 5)).await.is_applied();
+    is_fenced(&world.post(push("guid-2", "push", 5)).await);
+    assert_eq!(world.applied().await, ["guid-1"]);
+}
+
+/// §7.1; what an operator released is not: it is as good as parked.
+async fn what_the_fence_held_is_forgotten_with_its_request<D: TestDb>(db: D) {
+    let world = World::over(&db)
+        .source(|source| {
+            github(source)
+                .retention(Duration::from_millis(500))
+                .insecure_short_retention()
+                .backoff([Duration::from_secs(3_600)])
+        })
+        .answers(|call| {
+            if call.delivery.event_id() == "guid-1" {
+                0
+            } else {
+                503
+            }
+        })
+        .start()
+        .await;
+    world.post(push("guid-1", "push", 5)).await.is_applied();
+    for id in ["guid-2", "guid-3"] {
+        is_fenced(&world.post(push(id, "push", 5)).await);
+    }
+    let released = world
+        .inbox
+        .release_fenced(SOURCE, "guid-2", "ops", "it was honest");
+    assert!(released.await.expect("the database answers"));
+    eventually("the rest is forgotten", async || {
+        world.texts("SELECT event_id FROM {p}event").await == ["guid-2"]
+    })
+    .await;
+    assert_eq!(
+        world.texts("SELECT event_id FROM {p}pending").await,
+        ["guid-2"]
+    );
 }

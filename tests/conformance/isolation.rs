@@ -13,7 +13,7 @@ suite![
 ];
 
 /// A world over a pool of its own, whose sessions have this isolation level.
-async fn at<D: TestDb>(db: &D, level: Isolation, connections: u32) -> Setup<D> {
+pub(crate) async fn at<D: TestDb>(db: &D, level: Isolation, connections: u32) -> Setup<D> {
     let options = PoolOptions::new()
         .max_connections(connections)
         .after_connect(move |conn, _| {

@@ -16,31 +16,44 @@
 mod db;
 mod kit;
 
+mod adopt;
+#[cfg(feature = "failpoints")]
+mod adopt_races;
 mod answers;
 mod bursts;
 mod cancellation;
 mod concurrency;
 mod content;
 mod dead_letters;
+mod deferred;
 mod door;
 mod drain;
 mod elements;
+mod erasure;
 mod exactly_once;
 mod faults;
 mod fence;
 mod followers;
+mod generations;
+mod guard;
 mod identifiers;
 mod isolation;
+mod keeping;
 mod layers;
 #[cfg(feature = "failpoints")]
 mod lease_races;
 mod leases;
+mod letters;
 mod limits;
 mod memory;
+mod newer;
+mod not_yet;
+mod operators;
 mod order;
 #[cfg(all(unix, any(feature = "postgres", feature = "mysql")))]
 mod outage;
 mod parking;
+mod progress;
 mod reconcile;
 #[cfg(feature = "failpoints")]
 mod reconcile_races;
@@ -49,6 +62,9 @@ mod schema;
 mod secrets;
 mod sessions;
 mod settings;
+mod skips;
 mod statements;
+mod stored_answers;
 mod tenants;
 mod verdicts;
+mod wake;

@@ -10,13 +10,17 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use tower_inbox::Origin;
 
 use crate::db::TestDb;
-use crate::kit::{Call, World, eventually, numbered, within};
+use crate::kit::{Call, Event, World, eventually, numbered, within};
 
 suite![
     a_drained_request_is_the_same_as_a_live_one,
     kept_headers_are_kept_live_and_parked,
     over_the_bound_on_events_what_would_be_parked_gets_429,
     over_the_bound_on_bytes_what_would_be_parked_gets_429,
+    over_the_bound_of_its_stream_what_would_be_parked_gets_429_and_other_streams_park,
+    the_bound_of_a_stream_counts_what_other_receivers_have_parked,
+    over_the_bound_of_its_stream_a_dead_letter_keeps_no_body,
+    a_crowd_of_streams_does_not_get_over_the_bound_together,
     a_gap_that_nobody_fills_ends_in_a_dead_letter_and_comes_back_by_itself,
     a_dead_letter_of_a_gap_comes_back_only_by_a_redelivery_where_the_source_says_so,
     the_window_counts_from_the_parking,
@@ -171,6 +175,10 @@ async fn over_the_bound_on_events_what_would_be_parked_gets_429<D: TestDb>(db: D
         world.send(&numbered("acct", 5)).await.outcome() == "parked"
     });
     within(Duration::from_secs(3), room).await;
+    eventually("those before it are drained", async || {
+        world.sequences("acct").await.len() == 3
+    })
+    .await;
     world.send(&numbered("acct", 4)).await.is_applied();
     eventually("all is applied", async || {
         world.sequences("acct").await.len() == 5
@@ -194,6 +202,91 @@ async fn over_the_bound_on_bytes_what_would_be_parked_gets_429<D: TestDb>(db: D)
     world.send(&numbered("acct", 3)).await.is_parked(1);
     world.send(&numbered("acct", 1)).await.is_applied();
     eventually("all is applied", async || world.ledger().await.len() == 3).await;
+}
+
+/// §5.8: "bounded per correlation …, in number and in bytes"
+async fn over_the_bound_of_its_stream_what_would_be_parked_gets_429_and_other_streams_park<
+    D: TestDb,
+>(
+    db: D,
+) {
+    let world = World::<D>::over(&db)
+        .source(|source| source.park_limit_per_stream(2).park_bytes_per_stream(4_000))
+        .start()
+        .await;
+    for n in [2, 3] {
+        world.send(&numbered("acct", n)).await.is_parked(1);
+    }
+    for _ in 0..2 {
+        let reply = world.send(&numbered("acct", 4)).await;
+        reply.is_problem_about(429, "failed", "correlation id");
+    }
+    world.send(&numbered("acct", 2)).await.is_parked(1);
+    let heavy = |n| numbered("heavy", n).with("filler", "x".repeat(2_500));
+    world.send(&heavy(2)).await.is_parked(1);
+    let reply = world.send(&heavy(3)).await;
+    reply.is_problem_about(429, "failed", "correlation id");
+    world.send(&numbered("other", 2)).await.is_parked(1);
+    // What is applied makes room at once.
+    world.send(&numbered("acct", 1)).await.is_applied();
+    eventually("they are drained", async || {
+        world.sequences("acct").await == [1, 2, 3]
+    })
+    .await;
+    for n in [5, 6] {
+        world.send(&numbered("acct", n)).await.is_parked(4);
+    }
+    world.send(&numbered("acct", 7)).await.is(429, "failed");
+    world.send(&numbered("acct", 4)).await.is_applied();
+}
+
+/// §5.8, in two processes: a stream that is new to one of them is counted when it parks.
+async fn the_bound_of_a_stream_counts_what_other_receivers_have_parked<D: TestDb>(db: D) {
+    let receiver = async || {
+        let setup = World::<D>::over(&db).source(|source| source.park_limit_per_stream(3));
+        setup.start().await
+    };
+    let (one, other) = (receiver().await, receiver().await);
+    for n in [2, 3, 4] {
+        one.send(&numbered("acct", n)).await.is_parked(1);
+    }
+    let reply = other.send(&numbered("acct", 5)).await;
+    reply.is_problem_about(429, "failed", "correlation id");
+}
+
+/// §5.8: "dead letters then keep id, headers and reason only"
+async fn over_the_bound_of_its_stream_a_dead_letter_keeps_no_body<D: TestDb>(db: D) {
+    let world = World::<D>::over(&db)
+        .source(|source| source.park_limit_per_stream(1))
+        .answers(|_| 422)
+        .start()
+        .await;
+    let context = |id: &str| Event::new(id).with("correlation_id", "acct");
+    for id in ["evt_1", "evt_2"] {
+        world.send(&context(id)).await.is(422, "rejected");
+    }
+    world.send(&Event::new("evt_3")).await.is(422, "rejected");
+    let bodies =
+        "SELECT event_id FROM {p}pending WHERE reason = 3 AND LENGTH(body) > 0 ORDER BY event_id";
+    assert_eq!(world.texts(bodies).await, ["evt_1", "evt_3"]);
+    assert_eq!(world.in_state(3).await, 3);
+}
+
+/// §5.8: no check and then act.
+async fn a_crowd_of_streams_does_not_get_over_the_bound_together<D: TestDb>(db: D) {
+    let world = World::<D>::over(&db)
+        .source(|source| source.park_limit(5))
+        .connections(12)
+        .start()
+        .await;
+    let sent: Vec<_> = (0..24)
+        .map(|n| world.spawn(&numbered(&format!("acct-{n}"), 2)))
+        .collect();
+    for reply in sent {
+        let reply = reply.await.unwrap();
+        assert!(matches!(reply.status, 202 | 429), "{reply:?}");
+    }
+    assert_eq!(world.in_state(2).await, 5);
 }
 
 const WINDOW: Duration = Duration::from_millis(300);

@@ -32,6 +32,7 @@ suite![
     a_schedule_reconciles_until_the_shutdown,
     a_hostile_list_is_bounded_and_reported,
     what_a_list_calls_an_event_must_be_what_it_says_itself,
+    what_tells_about_deliveries_is_not_handed_over,
     only_a_mounted_source_is_reconciled,
     an_operators_look_at_delivered_events_remembers_nothing,
 ];
@@ -550,4 +551,20 @@ async fn an_operators_look_at_delivered_events_remembers_nothing<D: TestDb>(db: 
         assert_eq!(report.lists, [List::Delivered]);
     }
     assert_eq!(world.applied().await, ["evt_2", "evt_3"]);
+}
+
+/// §7.4: a producer's log of deliveries has its control events, too.
+async fn what_tells_about_deliveries_is_not_handed_over<D: TestDb>(db: D) {
+    let replays = Replays::new();
+    let start = Event::new("ctl_1").with("event_type", "subscription.replay_started");
+    replays.exhausted(&start, Timestamp::now());
+    replays.exhausted(&Event::new("evt_1"), Timestamp::now());
+    let world = World::<D>::start(&db).await;
+    let report = world.inbox.reconcile(SOURCE, &replays).await.unwrap();
+    assert_eq!(
+        (report.applied, report.already_applied),
+        (1, 1),
+        "{report:?}"
+    );
+    assert_eq!(world.applied().await, ["evt_1"]);
 }

@@ -45,6 +45,29 @@ fn a_key_is_applied_once_however_it_is_spelled() {
     assert_eq!(receiver.ledger("acct-b"), (7, vec![KEY.to_owned()]));
 }
 
+/// §3: the first answer again, byte for byte, after a restart too; not where that is turned off.
+#[test]
+fn a_duplicate_gets_the_stored_answer_again() {
+    for (setting, stored) in [(None, true), (Some("1"), true), (Some("0"), false)] {
+        let mut setup = Setup::new().set("BRIEF_SECRETS", SECRET);
+        if let Some(setting) = setting {
+            setup = setup.set("STORE_RESPONSES", setting);
+        }
+        let receiver = setup.start();
+        let first = receiver.send(&delivery(Some(KEY), KEY, BODY));
+        first.is(200, "applied");
+        let again = |receiver: &crate::support::receiver::Receiver| {
+            let again = receiver.send(&delivery(Some(KEY), KEY, BODY));
+            again.is(200, "duplicate");
+            let known = again.text() == r#"{"status":"already_processed"}"#;
+            assert_eq!(known, !stored, "{again:?}");
+            assert_eq!(again.body == first.body, stored, "{again:?}");
+        };
+        again(&receiver);
+        again(&receiver.crash());
+    }
+}
+
 /// §6.7: the key is signed.
 #[test]
 fn a_key_that_is_missing_or_not_signed_is_refused() {

@@ -4,6 +4,7 @@
     reason = "a seed must be told, so that a failure can be repeated"
 )]
 
+mod adopt;
 mod answers;
 mod brief;
 mod door;

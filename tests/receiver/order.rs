@@ -260,3 +260,24 @@ on_each_database!(
     after_the_purge_an_old_sequence_is_still_a_duplicate,
     shuffled_and_doubled_streams_are_applied_whole_and_in_order,
 );
+
+/// §5.13, §3: stored and answered at once, applied by the worker in order; a duplicate after that.
+#[test]
+fn a_deferred_preset_accepts_at_once_and_applies_in_order() {
+    let receiver = Setup::new().set("DEFERRED", "brief, kudos").start();
+    for sequence in [3, 1, 2] {
+        let event = Event::of("acct-1", sequence);
+        let accepted = receiver.deliver(&event);
+        accepted.is(202, "accepted");
+        assert_eq!(accepted.text(), r#"{"status":"accepted"}"#);
+    }
+    wait_until("they are applied", || receiver.has_stream("acct-1", 3));
+    receiver
+        .deliver(&Event::of("acct-1", 2))
+        .is(200, "duplicate");
+    // A handler that takes longer than a producer waits holds nobody up.
+    let slow = Event::of("acct-1", 4).fault("sleep:1500").fault_times(1);
+    receiver.deliver(&slow).is(202, "accepted");
+    receiver.deliver(&slow).is(202, "accepted");
+    wait_until("it is applied", || receiver.has_stream("acct-1", 4));
+}

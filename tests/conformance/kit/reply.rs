@@ -126,6 +126,22 @@ impl Reply {
         self.is_json()
     }
 
+    /// Demands the answer of a deferred source to what waits for its worker.
+    #[track_caller]
+    pub(crate) fn is_accepted(&self) -> &Self {
+        self.is(202, "accepted");
+        assert_eq!(self.body, r#"{"status":"accepted"}"#);
+        self.is_json()
+    }
+
+    /// Demands the answer to an event that came after a later version.
+    #[track_caller]
+    pub(crate) fn is_superseded(&self) -> &Self {
+        self.is(200, "duplicate");
+        assert_eq!(self.body, r#"{"status":"superseded"}"#);
+        self.is_json()
+    }
+
     /// Demands a refusal or failure of the inbox itself, with this in its detail.
     #[track_caller]
     pub(crate) fn is_problem_about(&self, status: u16, outcome: &str, detail: &str) -> &Self {

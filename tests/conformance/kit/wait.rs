@@ -41,15 +41,21 @@ pub(crate) fn within<F: Future>(limit: Duration, future: F) -> impl Future<Outpu
     }
 }
 
-/// A clock that a test moves.
+/// A clock that a test moves; the database's goes on by itself, unless it is said to follow.
 #[derive(Clone)]
-pub(crate) struct TestClock(Arc<AtomicI64>);
+pub(crate) struct TestClock(Arc<AtomicI64>, bool);
 
 impl TestClock {
     /// Stands at the time now.
     pub(crate) fn new() -> Self {
         let now = Timestamp::from(SystemTime::now());
-        Self(Arc::new(AtomicI64::new(now.as_micros())))
+        Self(Arc::new(AtomicI64::new(now.as_micros())), false)
+    }
+
+    /// The same for both: all time is the test's own.
+    pub(crate) fn of_the_database_too(mut self) -> Self {
+        self.1 = true;
+        self
     }
 
     pub(crate) fn advance(&self, by: Duration) {
@@ -61,6 +67,10 @@ impl TestClock {
 impl Clock for TestClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_micros(self.0.load(Ordering::Relaxed))
+    }
+
+    fn database(&self, said: Timestamp) -> Timestamp {
+        if self.1 { self.now() } else { said }
     }
 }
 

@@ -82,6 +82,15 @@ impl<D: TestDb> World<D> {
         http(&[&self.secret()], now(), body.clone()).map(|_| Body::from(body))
     }
 
+    /// A signed request with these events in the array `events`.
+    pub(crate) fn batch(&self, events: &[Event]) -> Request<Body> {
+        let events: Vec<serde_json::Value> = events
+            .iter()
+            .map(|event| serde_json::from_slice(&event.body()).expect("JSON"))
+            .collect();
+        self.signed(serde_json::json!({ "events": events }).to_string().into())
+    }
+
     /// Delivers an event.
     pub(crate) async fn send(&self, event: &Event) -> Reply {
         self.post(self.request(event)).await

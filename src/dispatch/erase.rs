@@ -1,0 +1,96 @@
+//! What operators decide about what is kept: stored requests and answers that must go, and sources that are gone.
+
+use super::Stop;
+use super::own::{Ended, Own};
+use crate::clock::Timestamp;
+use crate::operator::Erased;
+use crate::shared::Shared;
+use crate::store::{Audit, Backend, ErasureFilter, Key};
+
+/// Removes what was sent and what was answered; the keys stay, so that duplicates are known.
+pub(crate) struct Erase<'a> {
+    pub(crate) source: &'a str,
+    pub(crate) which: ErasureFilter<'a>,
+    pub(crate) actor: &'a str,
+    pub(crate) reason: &'a str,
+}
+
+impl<DB: Backend> Own<DB> for Erase<'_> {
+    type Done = Erased;
+
+    async fn once(
+        &self,
+        shared: &Shared<DB>,
+        conn: &mut DB::Connection,
+    ) -> Result<Ended<Erased>, Stop> {
+        let (sql, at) = (&shared.sql, shared.clock.now());
+        let letters = DB::erase_pending(conn, sql, self.source, &self.which).await?;
+        let answers = DB::erase_answers(conn, sql, self.source, &self.which).await?;
+        let waiting = DB::count_waiting(conn, sql, self.source, &self.which).await?;
+        let erased = Erased {
+            letters,
+            answers,
+            waiting,
+        };
+        if letters == 0 && answers == 0 {
+            return Ok(Ended::RollBack(erased));
+        }
+        let detail = format!("{letters} requests, {answers} answers: {}", self.reason);
+        let entry = audit(
+            self.source,
+            self.which.event_id,
+            at,
+            "erase",
+            self.actor,
+            &detail,
+        );
+        DB::audit(conn, sql, &entry).await?;
+        Ok(Ended::Commit(erased))
+    }
+}
+
+/// A source's owner deregisters it, or arms it again.
+pub(crate) struct SetGone<'a> {
+    pub(crate) source: &'a str,
+    pub(crate) gone: bool,
+    pub(crate) actor: &'a str,
+    pub(crate) reason: &'a str,
+}
+
+impl<DB: Backend> Own<DB> for SetGone<'_> {
+    type Done = ();
+
+    async fn once(
+        &self,
+        shared: &Shared<DB>,
+        conn: &mut DB::Connection,
+    ) -> Result<Ended<()>, Stop> {
+        let (sql, at) = (&shared.sql, shared.clock.now());
+        DB::set_gone(conn, sql, self.source, self.gone, at).await?;
+        let action = if self.gone { "deregister" } else { "rearm" };
+        let entry = audit(self.source, None, at, action, self.actor, self.reason);
+        DB::audit(conn, sql, &entry).await?;
+        Ok(Ended::Commit(()))
+    }
+}
+
+fn audit<'a>(
+    source: &'a str,
+    event_id: Option<&'a str>,
+    at: Timestamp,
+    action: &'static str,
+    actor: &'a str,
+    detail: &'a str,
+) -> Audit<'a> {
+    let key = Key {
+        source,
+        event_id: event_id.unwrap_or(""),
+    };
+    Audit {
+        at,
+        key,
+        action,
+        actor,
+        detail,
+    }
+}

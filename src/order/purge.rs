@@ -1,0 +1,155 @@
+//! Retention: rows that may be forgotten are removed in small batches, so that deliveries get in between (§7.1).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::in_time;
+use crate::clock::Timestamp;
+use crate::shared::Shared;
+use crate::source::SourceState;
+use crate::store::Backend;
+
+/// Rows of one statement: short enough to hold up nobody.
+const BATCH: i64 = 500;
+/// Between two batches.
+const BREATH: Duration = Duration::from_millis(50);
+/// Clocks that differ by this much cannot say what is old: nothing is removed.
+const MOST_APART: Duration = Duration::from_secs(5 * 60);
+/// The audit table's own retention.
+const AUDIT_KEPT: Duration = Duration::from_secs(400 * 24 * 3600);
+
+/// What was removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Purged {
+    /// Rows of applied and superseded events, against which duplicates were known.
+    pub events: u64,
+    /// Stored answers.
+    pub answers: u64,
+    /// What was signed, of sources with a fence.
+    pub fences: u64,
+}
+
+impl Purged {
+    fn most(self) -> u64 {
+        self.events.max(self.answers).max(self.fences)
+    }
+
+    fn add(&mut self, more: Self) {
+        self.events += more.events;
+        self.answers += more.answers;
+        self.fences += more.fences;
+    }
+}
+
+/// Why nothing was removed.
+pub(crate) enum NotPurged {
+    Database(sqlx::Error),
+    /// This process's clock and the database's.
+    Apart(Timestamp, Timestamp),
+}
+
+impl From<sqlx::Error> for NotPurged {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl std::fmt::Display for NotPurged {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Database(error) => error.fmt(f),
+            Self::Apart(ours, database) => write!(
+                f,
+                "the clocks of this process ({ours:?}) and of the database ({database:?}) are apart: nothing is forgotten \
+                 until they agree within 5 minutes"
+            ),
+        }
+    }
+}
+
+/// Removes what is older than the source's retention, by the earlier of two clocks.
+pub(crate) async fn run<DB: Backend>(
+    shared: &Arc<Shared<DB>>,
+    source: &SourceState,
+) -> Result<Purged, NotPurged> {
+    let (sql, name) = (&shared.sql, source.name());
+    let (stale, now) = in_time(async {
+        let mut conn = shared.acquire_statements().await?;
+        let looked = async {
+            let database = shared.clock.database(DB::now(&mut conn, sql).await?);
+            let ours = shared.clock.now();
+            if ours.since(database).max(database.since(ours)) >= MOST_APART {
+                return Ok((Err((ours, database)), ours));
+            }
+            let now = ours.min(database);
+            let before = now.minus(source.retention());
+            let stale = DB::stale(&mut conn, sql, name, before, now).await?;
+            Ok((Ok(stale), now))
+        };
+        let looked = looked.await;
+        conn.done(looked).await
+    })
+    .await?;
+    let mut purged = Purged::default();
+    if !stale.map_err(|(ours, database)| NotPurged::Apart(ours, database))? {
+        return Ok(purged);
+    }
+    let before = now.minus(source.retention());
+    loop {
+        let batch = {
+            // On a database with one writer, a batch waits for its turn like everybody else.
+            let _turn = shared.turn().await;
+            in_time(async {
+                let mut conn = shared.acquire_statements().await?;
+                let batch = async {
+                    Ok(Purged {
+                        fences: DB::purge_fences(&mut conn, sql, name, now, BATCH).await?,
+                        answers: DB::purge_answers(&mut conn, sql, name, before, BATCH).await?,
+                        events: DB::purge(&mut conn, sql, name, before, BATCH).await?,
+                    })
+                };
+                let batch = batch.await;
+                conn.done(batch).await
+            })
+            .await?
+        };
+        purged.add(batch);
+        if batch.most() < BATCH.unsigned_abs() || shared.worker.stopped() {
+            break;
+        }
+        sleep(BREATH).await;
+    }
+    if purged.events > 0 {
+        metrics::counter!("inbox_purged_rows_total", "source" => source.name_shared())
+            .increment(purged.events);
+        tracing::info!(
+            source = name,
+            removed = purged.events,
+            answers = purged.answers,
+            "removed rows of applied events"
+        );
+    }
+    Ok(purged)
+}
+
+/// Removes what operators did more than a year ago, one batch at a time.
+pub(super) async fn audit<DB: Backend>(shared: &Shared<DB>) -> Result<(), sqlx::Error> {
+    let before = shared.clock.now().minus(AUDIT_KEPT);
+    let _turn = shared.turn().await;
+    in_time(async {
+        let mut conn = shared.acquire_statements().await?;
+        let removed = async {
+            // Looked at first, for the reason that `stale` has.
+            if DB::stale_audit(&mut conn, &shared.sql, before).await? {
+                DB::purge_audit(&mut conn, &shared.sql, before, BATCH).await?;
+            }
+            Ok(())
+        };
+        let removed = removed.await;
+        conn.done(removed).await
+    })
+    .await
+}

@@ -1,0 +1,296 @@
+//! The query code for operators and for what they decide: ranges, dead letters. Once, for every driver, as in
+//! [`queries`](super::queries).
+
+/// The methods of [`Backend`](super::Backend) that are about ranges and stored events.
+macro_rules! statements_for_operators {
+    () => {
+        async fn move_cursor(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+            to: Cursor,
+            at: Timestamp,
+        ) -> Result<()> {
+            sqlx::query(sql.move_cursor.clone())
+                .persistent(sql.named)
+                .bind(to.generation)
+                .bind(to.next)
+                .bind(to.next_range)
+                .bind(at.as_micros())
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .execute(conn)
+                .await?;
+            Ok(())
+        }
+
+        async fn renew_cursor(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+        ) -> Result<()> {
+            sqlx::query(sql.renew_cursor.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .execute(conn)
+                .await?;
+            Ok(())
+        }
+
+        async fn range_at(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            place: &Place<'_>,
+        ) -> Result<Option<Range>> {
+            let row = sqlx::query(sql.range_at.clone())
+                .persistent(sql.named)
+                .bind(place.stream.source)
+                .bind(place.stream.correlation_id)
+                .bind(place.generation)
+                .bind(place.sequence)
+                .fetch_optional(conn)
+                .await?;
+            let range = row.map(|row| range(&row)).transpose()?;
+            Ok(range.filter(|range| place.sequence <= range.last))
+        }
+
+        async fn ranges_after(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            place: &Place<'_>,
+            limit: i64,
+        ) -> Result<Vec<Range>> {
+            let rows = sqlx::query(sql.ranges_after.clone())
+                .persistent(sql.named)
+                .bind(place.stream.source)
+                .bind(place.stream.correlation_id)
+                .bind(place.generation)
+                .bind(place.sequence)
+                .bind(limit)
+                .fetch_all(conn)
+                .await?;
+            rows.iter().map(range).collect()
+        }
+
+        async fn insert_range(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+            generation: i64,
+            range: Range,
+            at: Timestamp,
+        ) -> Result<()> {
+            sqlx::query(sql.insert_range.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .bind(generation)
+                .bind(range.first)
+                .bind(range.last)
+                .bind(range.kind as i64)
+                .bind(at.as_micros())
+                .execute(conn)
+                .await?;
+            Ok(())
+        }
+
+        async fn set_aside(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+            generation: i64,
+            range: Range,
+            at: Timestamp,
+        ) -> Result<u64> {
+            sqlx::query(sql.aside_events.clone())
+                .persistent(sql.named)
+                .bind(at.as_micros())
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .bind(generation)
+                .bind(range.first)
+                .bind(range.last)
+                .execute(&mut *conn)
+                .await?;
+            let done = sqlx::query(sql.aside_pending.clone())
+                .persistent(sql.named)
+                .bind(range.kind.reason() as i64)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .bind(generation)
+                .bind(range.first)
+                .bind(range.last)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected())
+        }
+
+        async fn strayed(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            limit: i64,
+        ) -> Result<Vec<String>> {
+            let rows = sqlx::query(sql.strayed.clone())
+                .persistent(sql.named)
+                .bind(source)
+                .bind(limit)
+                .fetch_all(conn)
+                .await?;
+            rows.iter().map(|row| required(text(row, 1)?)).collect()
+        }
+
+        async fn discard_event(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            at: Timestamp,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.discard_event.clone())
+                .persistent(sql.named)
+                .bind(at.as_micros())
+                .bind(key.source)
+                .bind(key.event_id)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn cursor(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+        ) -> Result<Option<Cursor>> {
+            let row = sqlx::query(sql.cursor.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .fetch_optional(conn)
+                .await?;
+            row.map(|row| cursor(&row)).transpose()
+        }
+
+        async fn letters(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            filter: &LetterFilter<'_>,
+            after: Key<'_>,
+            limit: i64,
+        ) -> Result<Vec<FoundLetter>> {
+            let mut query = sqlx::query(sql.letters.clone())
+                .persistent(sql.named)
+                .bind(after.source)
+                .bind(after.source)
+                .bind(after.event_id);
+            for value in [filter.source, filter.event_type, filter.correlation_id] {
+                query = query
+                    .bind(i64::from(value.is_none()))
+                    .bind(value.unwrap_or(""));
+            }
+            query = query
+                .bind(filter.since.as_micros())
+                .bind(filter.until.as_micros());
+            for reason in filter.reasons {
+                query = query.bind(reason);
+            }
+            let rows = query.bind(limit).fetch_all(conn).await?;
+            let key = |row| Ok((required(text(row, 0)?)?, required(text(row, 1)?)?));
+            Ok(rows.iter().map(|row| (key(row), letter(row))).collect())
+        }
+
+        async fn story(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+        ) -> Result<Option<(LetterRow, Option<StoredRequest>)>> {
+            let row = sqlx::query(sql.story.clone())
+                .persistent(sql.named)
+                .bind(key.source)
+                .bind(key.event_id)
+                .fetch_optional(conn)
+                .await?;
+            let Some(row) = row else { return Ok(None) };
+            let request = match text(&row, 17)? {
+                None => None,
+                Some(method) => Some(StoredRequest {
+                    method,
+                    uri: required(text(&row, 18)?)?,
+                    headers: row.try_get::<Vec<u8>, _>(19)?.into(),
+                    body: row.try_get::<Vec<u8>, _>(20)?.into(),
+                }),
+            };
+            Ok(Some((letter(&row)?, request)))
+        }
+
+        async fn neighbours(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            place: &Place<'_>,
+            limit: i64,
+        ) -> Result<Vec<(String, i64, Option<Reason>)>> {
+            let mut found = Vec::new();
+            for statement in [&sql.below, &sql.above] {
+                let rows = sqlx::query(statement.clone())
+                    .persistent(sql.named)
+                    .bind(place.stream.source)
+                    .bind(place.stream.correlation_id)
+                    .bind(place.generation)
+                    .bind(place.sequence)
+                    .bind(limit)
+                    .fetch_all(&mut *conn)
+                    .await?;
+                for row in &rows {
+                    found.push((
+                        required(text(row, 0)?)?,
+                        row.try_get(1)?,
+                        Reason::from_column(row.try_get(2)?)?,
+                    ));
+                }
+            }
+            found.sort_by_key(|(_, sequence, _)| *sequence);
+            Ok(found)
+        }
+    };
+}
+
+pub(crate) use statements_for_operators;
+
+/// Rows about ranges and stored events.
+macro_rules! letter_row {
+    ($row:ty) => {
+        /// Of `range_at` and `ranges_after`.
+        fn range(row: &$row) -> Result<Range> {
+            Ok(Range {
+                first: row.try_get(0)?,
+                last: row.try_get(1)?,
+                kind: RangeKind::from_column(row.try_get(2)?)?,
+            })
+        }
+
+        /// Of `letters` and `story`: what follows the key.
+        fn letter(row: &$row) -> Result<LetterRow> {
+            Ok(LetterRow {
+                state: State::from_column(row.try_get(2)?)?,
+                reason: Reason::from_column(row.try_get(3)?)?,
+                event_type: text(row, 4)?,
+                correlation_id: text(row, 5)?,
+                generation: row.try_get(6)?,
+                sequence: row.try_get(7)?,
+                yielded_to: text(row, 8)?,
+                received_at: Timestamp::from_micros(row.try_get(9)?),
+                decided_at: Timestamp::from_micros(row.try_get(10)?),
+                attempts: row.try_get(11)?,
+                last_status: row.try_get(12)?,
+                last_error: text(row, 13)?,
+                tried_at: row
+                    .try_get::<Option<i64>, _>(14)?
+                    .map(Timestamp::from_micros),
+                body_bytes: row.try_get(15)?,
+                out_of_order: row.try_get(16)?,
+            })
+        }
+    };
+}
+
+pub(crate) use letter_row;

@@ -1,0 +1,138 @@
+//! §7.1, §7.2: what is forgotten, when, and what is never. §3: sources that their owner has deregistered.
+
+use std::time::Duration;
+
+use crate::db::TestDb;
+use crate::kit::{Event, TestClock, World, eventually, numbered};
+
+suite![
+    a_purge_reports_what_it_removed_and_leaves_cursors,
+    nothing_is_forgotten_while_clocks_are_apart,
+    of_two_clocks_the_earlier_one_counts,
+    a_year_old_sequenced_event_is_a_duplicate_and_an_unsequenced_one_is_new,
+    a_deregistered_source_answers_410_to_whoever_signs,
+];
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+async fn at<D: TestDb>(db: &D, clock: &TestClock) -> World<D> {
+    let (read, far) = (clock.clone(), DAY * 4000);
+    World::<D>::over(db)
+        .inbox(move |inbox| inbox.clock(read))
+        .source(|source| source.tolerance(tower_inbox::verify::Tolerance::new(far, far)))
+        .start()
+        .await
+}
+
+/// §7.1: and a second purge finds nothing.
+async fn a_purge_reports_what_it_removed_and_leaves_cursors<D: TestDb>(db: D) {
+    let clock = TestClock::new().of_the_database_too();
+    let world = at(&db, &clock).await;
+    for n in 1..=5 {
+        world.send(&numbered("acct", n)).await.is_applied();
+    }
+    world.send(&numbered("acct", 7)).await.is_parked(6);
+    assert_eq!(world.inbox.purge("crm").await.expect("it is").events, 0);
+    clock.advance(DAY * 29);
+    world.send(&Event::new("evt_young")).await.is_applied();
+    clock.advance(DAY * 2);
+    // The worker may have been quicker.
+    let removed = world.inbox.purge("crm").await.expect("it is").events;
+    assert!(removed == 5 || removed == 0, "{removed}");
+    eventually("the old ones are gone", async || {
+        world.in_state(1).await == 1
+    })
+    .await;
+    assert_eq!(world.number("SELECT next_sequence FROM {p}cursor").await, 6);
+    assert_eq!(world.number("SELECT COUNT(*) FROM {p}pending").await, 1);
+    assert_eq!(world.inbox.purge("crm").await.expect("it is").events, 0);
+    assert!(world.inbox.purge("nobody").await.is_err());
+}
+
+/// §7.1, §9: five minutes, either way.
+async fn nothing_is_forgotten_while_clocks_are_apart<D: TestDb>(db: D) {
+    let clock = TestClock::new();
+    let world = at(&db, &clock).await;
+    world.send(&Event::new("evt_1")).await.is_applied();
+    clock.advance(DAY * 400);
+    let refused = world
+        .inbox
+        .purge("crm")
+        .await
+        .expect_err("clocks are apart");
+    assert!(refused.to_string().contains("clocks"), "{refused}");
+    assert_eq!(world.in_state(1).await, 1);
+    world.send(&Event::new("evt_1")).await.is_duplicate();
+}
+
+/// §7.1: a process that runs four minutes ahead forgets nothing too early.
+async fn of_two_clocks_the_earlier_one_counts<D: TestDb>(db: D) {
+    let ahead = TestClock::new();
+    ahead.advance(Duration::from_secs(240));
+    let world = at(&db, &ahead).await;
+    world.send(&Event::new("evt_1")).await.is_applied();
+    // By the database's clock it is 30 days old, less a minute; by this process's it is older than that.
+    let almost = format!(
+        "UPDATE {{p}}event SET decided_at = decided_at - {}",
+        (DAY * 30 + Duration::from_secs(180)).as_micros()
+    );
+    assert_eq!(world.execute(&almost).await, 1);
+    assert_eq!(world.inbox.purge("crm").await.expect("it is").events, 0);
+    let older = "UPDATE {p}event SET decided_at = decided_at - 120000000";
+    assert_eq!(world.execute(older).await, 1);
+    eventually("now it is", async || {
+        let _ = world.inbox.purge("crm").await;
+        world.in_state(1).await == 0
+    })
+    .await;
+}
+
+/// §7.2, issue 6: the cursor stays; an event without a place is forgotten whole, which the README says.
+async fn a_year_old_sequenced_event_is_a_duplicate_and_an_unsequenced_one_is_new<D: TestDb>(db: D) {
+    let clock = TestClock::new().of_the_database_too();
+    let world = at(&db, &clock).await;
+    world.send(&numbered("acct", 1)).await.is_applied();
+    world.send(&Event::new("evt_1")).await.is_applied();
+    clock.advance(DAY * 365);
+    eventually("both rows are gone", async || {
+        let _ = world.inbox.purge("crm").await;
+        world.in_state(1).await == 0
+    })
+    .await;
+    // Another process, which remembers nothing.
+    let other = at(&db, &clock).await;
+    other.send(&numbered("acct", 1)).await.is_duplicate();
+    other.send(&Event::new("evt_1")).await.is_applied();
+    assert_eq!(world.sequences("acct").await, [1]);
+}
+
+/// §3: 410 for nobody else, since producers pause the endpoint on it.
+async fn a_deregistered_source_answers_410_to_whoever_signs<D: TestDb>(db: D) {
+    let world = World::<D>::start(&db).await;
+    world.send(&Event::new("evt_1")).await.is_applied();
+    // As another process, or the command line, does it.
+    world
+        .execute("INSERT INTO {p}source (source, gone, changed_at) VALUES ('crm', 1, 0)")
+        .await;
+    let mut n = 1;
+    eventually("it is known here", async || {
+        n += 1;
+        let reply = world.send(&Event::new(&format!("evt_{n}"))).await;
+        assert!(matches!(reply.status, 204 | 410), "{reply:?}");
+        reply.status == 410
+    })
+    .await;
+    let gone = world.send(&Event::new("evt_1")).await;
+    gone.is_problem_about(410, "rejected", "deregistered");
+    let mut forged = world.request(&Event::new("evt_1"));
+    forged.headers_mut().remove("x-kudos-signature");
+    assert_eq!(world.post(forged).await.status, 401);
+    // It is known at once by a process that starts.
+    let other = World::<D>::start(&db).await;
+    assert_eq!(other.send(&Event::new("evt_1")).await.status, 410);
+    other.execute("UPDATE {p}source SET gone = 0").await;
+    eventually("it is armed again", async || {
+        world.send(&Event::new("evt_1")).await.status == 200
+    })
+    .await;
+}

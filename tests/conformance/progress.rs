@@ -1,0 +1,103 @@
+//! §5.14, §8: the worker's progress can be seen, and one bad row stops nobody else.
+
+use std::time::Duration;
+
+use crate::db::TestDb;
+use crate::kit::{Setup, World, eventually, numbered};
+
+suite![
+    the_worker_says_when_it_looked_and_when_it_applied_something,
+    bad_rows_stop_no_other_stream,
+    rows_of_a_newer_version_do_not_blind_the_count,
+];
+
+fn looking_often<D: TestDb>(db: &D) -> Setup<D> {
+    World::<D>::over(db).inbox(|inbox| inbox.poll_every(Duration::from_millis(100)))
+}
+
+/// §8, and TRAPS: "show in metrics when a sweep last made progress"
+async fn the_worker_says_when_it_looked_and_when_it_applied_something<D: TestDb>(db: D) {
+    let world = looking_often(&db).start().await;
+    let status = || world.inbox.worker_status();
+    eventually("it has looked", async || status().last_look.is_some()).await;
+    assert!(status().running && status().last_applied.is_none());
+    assert_eq!(status().mounted, ["crm"]);
+    let before = status().last_look;
+    eventually("it looks again", async || status().last_look > before).await;
+    world.send(&numbered("acct", 2)).await.is_parked(1);
+    world.send(&numbered("acct", 1)).await.is_applied();
+    eventually("it has applied something", async || {
+        status().last_applied.is_some()
+    })
+    .await;
+    world.inbox.shutdown().await;
+    eventually("it has stopped", async || !status().running).await;
+}
+
+/// §5.1, and TRAPS: "one bad row … wedges the sweep for everybody, quietly"
+async fn bad_rows_stop_no_other_stream<D: TestDb>(db: D) {
+    let world = looking_often(&db).start().await;
+    for account in ["a_damaged", "a_newer", "a_no_text", "good"] {
+        world.send(&numbered(account, 2)).await.is_parked(1);
+    }
+    world
+        .execute("UPDATE {p}pending SET headers = body WHERE correlation_id = 'a_damaged'")
+        .await;
+    world
+        .execute("UPDATE {p}pending SET reason = 99 WHERE correlation_id = 'a_newer'")
+        .await;
+    // Where the database itself does not know that it is text.
+    if D::NAME == "mysql" {
+        for table in ["cursor", "pending"] {
+            let spoil = format!(
+                "UPDATE {{p}}{table} SET correlation_id = X'61FF' WHERE correlation_id = 'a_no_text'"
+            );
+            assert_eq!(world.execute(&spoil).await, 1);
+        }
+    }
+    // Due without a delivery, so that it is the look that finds them.
+    world
+        .execute("UPDATE {p}cursor SET next_sequence = 2")
+        .await;
+    eventually("the good one is applied", async || {
+        world.sequences("good").await == [2]
+    })
+    .await;
+    let tried =
+        "SELECT COUNT(*) FROM {p}pending WHERE correlation_id = 'a_damaged' AND attempts > 0
+        AND last_error = 'the stored request cannot be read'";
+    eventually("the damaged one says why", async || {
+        world.number(tried).await == 1
+    })
+    .await;
+    // And it goes on looking.
+    let before = world.inbox.worker_status().last_look;
+    eventually("it looks again", async || {
+        world.inbox.worker_status().last_look > before
+    })
+    .await;
+}
+
+/// §5.8: what this version does not understand takes its room all the same.
+async fn rows_of_a_newer_version_do_not_blind_the_count<D: TestDb>(db: D) {
+    let world = World::<D>::start(&db).await;
+    for n in [2, 3] {
+        world.send(&numbered("acct", n)).await.is_parked(1);
+    }
+    world
+        .execute("UPDATE {p}pending SET reason = 99 WHERE sequence = 3")
+        .await;
+    let bounded = World::<D>::over(&db)
+        .source(|source| source.park_limit(2))
+        .start()
+        .await;
+    let mut n = 3;
+    eventually("it has counted them", async || {
+        n += 1;
+        let reply = bounded.send(&numbered("other", n)).await;
+        assert!(matches!(reply.status, 202 | 429), "{reply:?}");
+        reply.status == 429
+    })
+    .await;
+    assert!(n <= 5, "its own two are known without a count");
+}
