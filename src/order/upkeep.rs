@@ -31,7 +31,7 @@ const BATCH: i64 = 500;
 pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
     let mut next: HashMap<(&'static str, Arc<str>), Instant> = HashMap::new();
     let mut next_sample = Instant::now();
-    let mut next_bursts = next_sample;
+    let mut next_bursts = next_sample + SAMPLE_EVERY;
     let mut next_audit = Instant::now();
     let mut reported = HashSet::new();
     let mut overtaken = 0;

@@ -32,7 +32,8 @@ impl Default for Seen {
         Self {
             written: None,
             generation: 0,
-            next: Instant::now(),
+            // A start has other things to do.
+            next: Instant::now() + AGAIN,
         }
     }
 }

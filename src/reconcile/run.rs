@@ -1,6 +1,6 @@
 //! One run over a producer's lists, page by page, remembered durably.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +34,7 @@ const FILLS: i64 = 1_000;
 const STREAMS: i64 = 100;
 /// What was parked and has become due is waited for, so that the report says what is the case.
 const SETTLE: Duration = Duration::from_secs(5);
+const STILL: Duration = Duration::from_millis(500);
 /// Parked events that are looked at again at the end.
 const LOOKED_AT: usize = 1_000;
 
@@ -415,28 +416,38 @@ impl<DB: Backend> Run<'_, DB> {
         }
     }
 
-    /// What was parked may have been drained meanwhile: the report says what is the case at its end.
+    /// What was parked is drained now, perhaps: the report says what is the case at its end, once nothing moves any more.
     async fn settle(&mut self) {
         let until = Instant::now() + SETTLE;
+        let mut moved = Instant::now();
+        let mut waits = HashMap::new();
         while !self.parked.is_empty() {
-            let mut due = false;
             for id in std::mem::take(&mut self.parked) {
-                let looked = put::look(self.shared, self.source, &id, until).await;
-                match looked {
+                match put::look(self.shared, self.source, &id, until).await {
                     Ok(Some(Put::Known)) => {
                         self.report.parked -= 1;
                         self.report.applied += 1;
                         self.report.missing.retain(|missing| missing.event_id != id);
+                        moved = Instant::now();
+                        continue;
                     }
-                    Ok(None) => {
-                        due = true;
-                        self.parked.push(id);
+                    // Its turn has come.
+                    Ok(None) => moved = Instant::now(),
+                    Ok(Some(Put::Parked(why))) => {
+                        if waits
+                            .insert(id.clone(), why.clone())
+                            .is_some_and(|was| was != why)
+                        {
+                            moved = Instant::now();
+                        }
                     }
-                    Ok(Some(_)) => self.parked.push(id),
+                    Ok(Some(_)) => {}
                     Err(_) => return,
                 }
+                self.parked.push(id);
             }
-            if !due || Instant::now() >= until || *self.shared.keeping.stop.borrow() {
+            let still = moved.elapsed() >= STILL || Instant::now() >= until;
+            if still || *self.shared.keeping.stop.borrow() {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;

@@ -116,7 +116,7 @@ async fn what_was_given_up_in_two_hours_of_downtime_is_applied_once_and_in_order
     let report = world.inbox.reconcile(SOURCE, &replays).await.unwrap();
     assert!(report.is_complete(), "{report:?}");
     assert_eq!(report.found, given_up, "{report:?}");
-    assert_eq!(report.still_missing(), 0, "{report:?}");
+    assert_eq!((report.failed, report.dead), (0, 0), "{report:?}");
     eventually("what was parked is drained", async || {
         world.ledger().await.len() >= 24
     })

@@ -168,7 +168,7 @@ async fn a_replay_burst_and_a_reconciliation_give_back_what_a_restore_took() {
         let report = world.inbox.reconcile(SOURCE, &replays).await.unwrap();
         assert!(report.is_complete(), "{report:?}");
         assert_eq!(report.lists, [List::Exhausted, List::Delivered]);
-        assert_eq!(report.still_missing(), 0, "{report:?}");
+        assert_eq!((report.failed, report.dead), (0, 0), "{report:?}");
         let pool = db.pool(PoolOptions::new().max_connections(1)).await;
         let ledger = async || SqliteFile::ledger(&pool).await;
         eventually("what was parked is drained", async || {
