@@ -25,6 +25,18 @@ pub(crate) fn metrics() {
         "Rows of applied events that retention removed, by source."
     );
     describe_counter!(
+        "inbox_bursts_total",
+        "Replay bursts that have ended, by source and end: complete, short, abandoned or uncounted."
+    );
+    describe_counter!(
+        "inbox_bursts_missing_total",
+        "Events that a replay burst announced and that did not arrive, by source."
+    );
+    describe_counter!(
+        "inbox_reconciled_total",
+        "Events on producers' lists, by source and outcome of their reconciliation."
+    );
+    describe_counter!(
         "inbox_superseded_total",
         "Events that came after a later version of theirs, by source."
     );

@@ -30,6 +30,9 @@ pub enum Origin {
     Live,
     /// From the table of parked events: nobody waits for the answer.
     Drained,
+    /// From a producer's list of what it gave up, or has delivered ([`reconcile`](crate::reconcile)): nobody waits for the
+    /// answer.
+    Reconciled,
 }
 
 impl Delivery {

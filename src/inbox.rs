@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use crate::body::ByteBudget;
+use crate::burst::Bursts;
 use crate::clock::{Clock, SystemClock};
 use crate::describe;
 use crate::dispatch::{Release, own};
@@ -20,6 +21,7 @@ use crate::order::worker::{self, Work};
 use crate::order::{Purged, Worker, hints, lease, upkeep};
 use crate::queue::Waiting;
 use crate::recent::Recent;
+use crate::reconcile::Keeping;
 use crate::shared::{Incarnation, Shared};
 use crate::source::{Source, SourceState};
 use crate::store::{Backend, Key, Sql};
@@ -171,6 +173,7 @@ impl<DB: Backend> Inbox<DB> {
     /// Takes no new deliveries (503), stops the worker, and waits, for at most 30 s, until what is running has
     /// ended. Safe to call twice.
     pub async fn shutdown(&self) {
+        self.shared.keeping.stop();
         self.shared.worker.stop();
         self.shared.tracker.close();
         if tokio::time::timeout(SHUTDOWN_WAIT, self.shared.tracker.idle())
@@ -368,6 +371,8 @@ impl<DB: Backend> InboxBuilder<DB> {
             tenants: Registry::default(),
             watch,
             lease,
+            keeping: Keeping::default(),
+            bursts: Bursts::default(),
             fail: self.fail,
             settings,
             incarnation: Mutex::new(Incarnation {

@@ -79,7 +79,7 @@
 //! # Features
 //!
 //! `axum` (default): `Inbox::mount` and the extractors. `sqlite` (default), `postgres`, `mysql` (MariaDB too): the back
-//! ends. `ed25519`: Standard Webhooks' `v1a` signatures. `cli`: the command `tower-inbox`, for operators; `tower-inbox
+//! ends. `ed25519`: Standard Webhooks' `v1a` signatures. `reconcile`: producers' lists over HTTP(S), for [`reconcile`]. `cli`: the command `tower-inbox`, for operators; `tower-inbox
 //! explain` tells why a captured delivery verifies, or why not.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Without a back end the crate is `verify`, `envelope` and `preset`, and the rest is there for nobody.
@@ -90,6 +90,7 @@
 
 mod answer;
 mod body;
+mod burst;
 pub mod clock;
 mod describe;
 mod dispatch;
@@ -111,6 +112,7 @@ mod park;
 pub mod preset;
 mod queue;
 mod recent;
+pub mod reconcile;
 mod request;
 mod shared;
 mod source;
@@ -122,6 +124,7 @@ pub mod verify;
 mod watch;
 
 pub use answer::INBOX_OUTCOME;
+pub use burst::{Burst, BurstState};
 pub use error::{BuildError, BuildErrorKind, OperatorError, OperatorErrorKind, TxError};
 pub use event::{Delivery, Origin, Outcome, Verdict};
 #[cfg(feature = "failpoints")]

@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::answer::Answer;
 use crate::body::ByteBudget;
+use crate::burst::Bursts;
 use crate::clock::Clock;
 use crate::dispatch::patience;
 use crate::envelope::Envelope;
@@ -22,6 +23,7 @@ use crate::kept::Kept;
 use crate::order::{Hints, Worker};
 use crate::queue::{Flights, Lanes, Waiting};
 use crate::recent::{Recent, Seen};
+use crate::reconcile::Keeping;
 use crate::source::SourceState;
 use crate::store::{Backend, Fault, Sql, close_hard};
 use crate::tenants::Registry;
@@ -57,6 +59,8 @@ pub(crate) struct Shared<DB: Backend> {
     pub(crate) watch: Watch,
     /// How long a worker's claim is good for.
     pub(crate) lease: Duration,
+    pub(crate) keeping: Keeping,
+    pub(crate) bursts: Bursts,
     pub(crate) fail: FailPoints,
     pub(crate) settings: DB::Settings,
     pub(crate) incarnation: Mutex<Incarnation<DB>>,
@@ -225,6 +229,12 @@ impl<DB: Backend> Shared<DB> {
             unsettled: false,
             bracketed: false,
         })
+    }
+
+    /// Which database this is, as far as it is known.
+    pub(crate) fn incarnation(&self) -> DB::Incarnation {
+        let known = self.incarnation.lock();
+        known.unwrap_or_else(PoisonError::into_inner).is.clone()
     }
 
     /// How often the database was another one than before. Where that is cheap, it looks whether it is now.

@@ -7,17 +7,20 @@
     reason = "a command-line program"
 )]
 
+mod replays;
 #[path = "../shared/mod.rs"]
 mod shared;
 #[cfg(test)]
 mod tests;
 
 use std::io::{IsTerminal as _, Write as _};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use replays::Lists;
 use shared::args::{Cli, Opt, Settings, Wrong};
 use shared::client::{Client, Target};
 use shared::engine::{self, Progress, Sender};
@@ -105,6 +108,15 @@ const CLI: Cli = Cli {
              sequences in order, the balance the sum; waits for parked events first. A ledger may hold other \
              runs' entries as well",
         ),
+        Opt::new(
+            "serve-replays",
+            "ADDR",
+            "at the end go on as the replay endpoint: GET http://ADDR/replays lists the events that were given up \
+             (list=exhausted) or delivered (list=delivered); until SIGINT",
+        ),
+        Opt::new("replay-key", "TEXT", "the bearer key to that list")
+            .env("REPLAY_KEY")
+            .secret(),
     ],
     notes: "\
 Schedules:
@@ -124,6 +136,8 @@ struct Job {
     traffic: Traffic,
     sender: Sender,
     check: bool,
+    /// Where to serve the lists, and the key to them.
+    replays: Option<(SocketAddr, String)>,
 }
 
 #[tokio::main]
@@ -133,6 +147,7 @@ async fn main() -> ExitCode {
         traffic,
         sender,
         check,
+        replays,
     } = job(&settings).unwrap_or_else(|wrong| wrong.exit(CLI.name));
     if !settings.has("seed") {
         eprintln!(
@@ -142,6 +157,7 @@ async fn main() -> ExitCode {
     }
     let plan = Arc::new(Plan::new(traffic));
     let (client, target) = (sender.client.clone(), sender.target.clone());
+    let producer = sender.clone();
     let progress = Arc::new(Progress::default());
     let watch = tokio::spawn(watch(progress.clone(), plan.sendings.len()));
     let mut report = engine::run(plan.clone(), sender, progress).await;
@@ -173,10 +189,32 @@ async fn main() -> ExitCode {
         report.checked(found);
     }
     println!("{}", report.line());
+    if let Some((address, key)) = replays {
+        let lists = Lists::new(key, &plan, &producer, &report);
+        if let Err(error) = serve(address, lists).await {
+            eprintln!("--serve-replays {address}: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
     match report.check {
         Some(false) => ExitCode::FAILURE,
         _ => ExitCode::SUCCESS,
     }
+}
+
+/// Serves the lists until somebody says that it is enough.
+async fn serve(address: SocketAddr, lists: Lists) -> std::io::Result<()> {
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    println!("listening on http://{}/replays", listener.local_addr()?);
+    let enough = async {
+        // Without a signal to wait for: for ever.
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    axum::serve(listener, lists.router())
+        .with_graceful_shutdown(enough)
+        .await
 }
 
 /// Checks every setting before anything is sent.
@@ -227,9 +265,20 @@ fn job(settings: &Settings) -> Result<Job, Wrong> {
         drop: settings.one("drop", values::share)?,
         preset,
     };
+    let replays = match settings.maybe("serve-replays", |text| {
+        text.parse()
+            .map_err(|_| "not an address such as 127.0.0.1:4000".to_owned())
+    })? {
+        Some(address) => match settings.maybe("replay-key", values::secret)? {
+            Some(key) => Some((address, key)),
+            None => return Err(Wrong("--serve-replays needs --replay-key".into())),
+        },
+        None => None,
+    };
     Ok(Job {
         traffic,
         sender,
+        replays,
         check: settings.on("check")?,
     })
 }

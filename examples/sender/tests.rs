@@ -12,6 +12,8 @@ use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use serde_json::{Value, json};
 
+#[cfg(feature = "reconcile")]
+use crate::replays::Lists;
 use crate::shared::client::{Client, Target};
 use crate::shared::engine::{self, Progress, Sender};
 use crate::shared::ledger::{self, Differences, Expectation};
@@ -256,4 +258,72 @@ async fn a_check_waits_for_what_is_parked() {
     let report = &sent.report;
     assert_eq!(report.answers[&202]["parked"], 200);
     assert!(found.none(), "{found:?}");
+}
+
+/// The brief, section 6: a replay endpoint that lists exhausted events by event id and timestamp.
+#[cfg(feature = "reconcile")]
+#[tokio::test]
+async fn what_was_given_up_is_listed_for_whoever_has_the_key() {
+    use tower_inbox::reconcile::{HttpReplays, List, Query, ReplaySource as _};
+
+    let memory = Arc::new(Memory {
+        always: Some(StatusCode::BAD_GATEWAY),
+        ..Memory::default()
+    });
+    let traffic = Traffic {
+        events: 5,
+        sequenced: true,
+        duplicates: 0.0,
+        ..TRAFFIC
+    };
+    let mut producer = None;
+    let sent = send(&memory, traffic, |sender| {
+        sender.schedule = Schedule::named("brief").unwrap();
+        producer = Some(sender.clone());
+    })
+    .await;
+    let key = "rk_1".to_owned();
+    let lists = Lists::new(key, &sent.plan, &producer.unwrap(), &sent.report);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/replays", listener.local_addr().unwrap());
+    tokio::spawn(async { axum::serve(listener, lists.router()).await });
+    let replays = HttpReplays::new(&url, "rk_1").unwrap().with_sequences();
+    let page = replays.page(Query::new(List::Exhausted)).await.unwrap();
+    assert!(page.unreadable.is_empty(), "{page:?}");
+    assert_eq!(
+        (page.items.len(), page.next, page.announced),
+        (5, None, Some(5))
+    );
+    let ids: HashSet<_> = page
+        .items
+        .iter()
+        .map(|item| item.event_id.clone())
+        .collect();
+    assert_eq!(
+        ids,
+        sent.plan
+            .events
+            .iter()
+            .map(|event| event.id.clone())
+            .collect()
+    );
+    let request = page.items[0].request.as_ref().unwrap();
+    assert_eq!(request.uri(), "/webhooks/kudos");
+    assert_eq!(request.body()[..], Preset::Kudos.body(&sent.plan.events[0]));
+    assert!(request.headers().contains_key("x-kudos-event-id"));
+    assert!(!request.headers().contains_key("x-kudos-signature"));
+    // From its own last time on it is listed; a second later, no more.
+    let last = page.items.iter().map(|item| item.at).max().unwrap();
+    for (since, some) in [(last, true), (last.plus(Duration::from_secs(1)), false)] {
+        let asked = Query::new(List::Exhausted).since(Some(since));
+        assert_eq!(!replays.page(asked).await.unwrap().items.is_empty(), some);
+    }
+    let other = Query::new(List::Delivered);
+    assert!(replays.page(other).await.unwrap().items.is_empty());
+    let order = sent.plan.events[0].order.as_ref().unwrap();
+    let sequence = i64::try_from(order.sequence).unwrap();
+    let found = replays.by_sequence(&order.correlation, sequence).await;
+    assert_eq!(found.unwrap().unwrap().event_id, sent.plan.events[0].id);
+    let wrong = HttpReplays::new(&url, "rk_2").unwrap();
+    assert!(wrong.page(Query::new(List::Exhausted)).await.is_err());
 }

@@ -132,7 +132,7 @@ impl Run {
             }
             attempt.number += 1;
         };
-        self.tally().ended(event, fate);
+        self.tally().ended(event, fate, now());
     }
 
     /// One request, and what the producer sees of its answer.

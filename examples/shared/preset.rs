@@ -149,7 +149,7 @@ impl Preset {
 }
 
 /// `2026-05-30T08:42:11Z`, by the calendar arithmetic of days since 0000-03-01.
-fn rfc3339(secs: u64) -> String {
+pub(crate) fn rfc3339(secs: u64) -> String {
     let (days, time) = (secs / 86_400 + 719_468, secs % 86_400);
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era =

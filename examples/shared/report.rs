@@ -38,6 +38,8 @@ impl Fate {
 pub(crate) struct Tally {
     /// By index of the event.
     pub(crate) fates: Vec<Fate>,
+    /// When its last copy was at its end, in seconds since the Unix epoch.
+    ended_at: Vec<u64>,
     answers: BTreeMap<u16, BTreeMap<String, u64>>,
     unanswered: Unanswered,
     deliveries: u64,
@@ -86,12 +88,15 @@ pub(crate) struct Report {
     pub(crate) differences: Option<Differences>,
     #[serde(skip)]
     pub(crate) fates: Vec<Fate>,
+    #[serde(skip)]
+    pub(crate) ended_at: Vec<u64>,
 }
 
 impl Tally {
     pub(crate) fn new(events: usize) -> Self {
         Self {
             fates: vec![Fate::Unsent; events],
+            ended_at: vec![0; events],
             ..Self::default()
         }
     }
@@ -121,7 +126,8 @@ impl Tally {
     }
 
     /// One copy of an event is at its end.
-    pub(crate) fn ended(&mut self, event: usize, fate: Fate) {
+    pub(crate) fn ended(&mut self, event: usize, fate: Fate, now: u64) {
+        self.ended_at[event] = now;
         self.fates[event] = self.fates[event].max(fate);
     }
 
@@ -156,6 +162,7 @@ impl Tally {
             check: None,
             differences: None,
             fates: self.fates,
+            ended_at: self.ended_at,
         }
     }
 }
@@ -225,9 +232,9 @@ mod tests {
         tally.answered(true, &reply(200, Some("duplicate")), false, took);
         tally.answered(false, &reply(502, None), false, took);
         tally.answered(false, &Err(Lost::Timeout), false, took);
-        tally.ended(0, Fate::Applied);
-        tally.ended(0, Fate::Exhausted);
-        tally.ended(1, Fate::Exhausted);
+        tally.ended(0, Fate::Applied, 0);
+        tally.ended(0, Fate::Exhausted, 0);
+        tally.ended(1, Fate::Exhausted, 0);
         let report = tally.report("kudos", "brief", 7, took);
         assert_eq!(
             (report.delivered, report.exhausted, report.unsent),

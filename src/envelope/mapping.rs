@@ -177,6 +177,7 @@ pub struct Mapping {
     pub(super) replay_of: Option<HeaderName>,
     pub(super) content: ContentPolicy,
     pub(super) control: Vec<Cow<'static, str>>,
+    pub(super) replay: Option<(Cow<'static, str>, Cow<'static, str>)>,
     pub(super) handshake: Option<Handshake>,
 }
 
@@ -196,6 +197,7 @@ impl Mapping {
             replay_of: None,
             content: ContentPolicy::Note(Compared::RawBody),
             control: Vec::new(),
+            replay: None,
             handshake: None,
         }
     }
@@ -288,6 +290,27 @@ impl Mapping {
         self
     }
 
+    /// The event types by which the producer says that it begins to send old events again, and that it has done so: control
+    /// types too. They say in `data` what is sent (`since`, `until`, `event_type`), and how many events it was
+    /// (`events_emitted`). Default: none.
+    #[must_use]
+    pub fn with_replay_types(mut self, started: &'static str, completed: &'static str) -> Self {
+        self.control.extend([started.into(), completed.into()]);
+        self.replay = Some((started.into(), completed.into()));
+        self
+    }
+
+    /// The types of [`Mapping::with_replay_types`].
+    pub(crate) fn replay_types(&self) -> Option<(&str, &str)> {
+        let (started, completed) = self.replay.as_ref()?;
+        Some((started, completed))
+    }
+
+    /// Whether this event type is one by which the producer tells about its deliveries.
+    pub(crate) fn is_control(&self, event_type: Option<&str>) -> bool {
+        event_type.is_some_and(|kind| self.control.iter().any(|one| one == kind))
+    }
+
     /// How the producer tries out an endpoint. Default: not at all.
     #[must_use]
     pub fn with_handshake(mut self, handshake: Handshake) -> Self {
@@ -298,6 +321,14 @@ impl Mapping {
     /// The event id is in a header, so that a request can carry one event only.
     pub(crate) fn id_is_in_header(&self) -> bool {
         matches!(self.event_id.place, Place::Header(_))
+    }
+
+    /// The header that has the event id.
+    pub(crate) fn id_header(&self) -> Option<&HeaderName> {
+        match &self.event_id.place {
+            Place::Header(name) => Some(name),
+            _ => None,
+        }
     }
 
     pub(crate) fn without_sequence(mut self) -> Self {

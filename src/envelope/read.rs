@@ -25,11 +25,7 @@ impl Mapping {
         headers: &HeaderMap,
         body: &[u8],
     ) -> Result<Reading, EnvelopeError> {
-        let request = Request {
-            headers,
-            body,
-            members: Members::read(body, self.members()),
-        };
+        let request = self.request(headers, body);
         if let Some(reply) = self
             .handshake
             .map(|how| request.handshake(how, verified))
@@ -38,6 +34,44 @@ impl Mapping {
         {
             return Ok(Reading::Handshake(reply));
         }
+        let envelope = self.envelope(&request)?;
+        if self.is_control(envelope.event_type.as_deref()) {
+            return Ok(Reading::Control(envelope));
+        }
+        self.check_version(&request, &envelope)?;
+        Ok(Reading::Event(envelope))
+    }
+
+    /// The envelope of what came by another way than a signed delivery, such as a list that was asked for.
+    pub(crate) fn read_aside(
+        &self,
+        headers: &HeaderMap,
+        body: &[u8],
+    ) -> Result<Envelope, EnvelopeError> {
+        let request = self.request(headers, body);
+        let envelope = self.envelope(&request)?;
+        if !self.is_control(envelope.event_type.as_deref()) {
+            self.check_version(&request, &envelope)?;
+        }
+        Ok(envelope)
+    }
+
+    /// An event id as somebody else writes it, in the form that it is kept in.
+    pub(crate) fn event_id(&self, text: &str) -> Option<EventId> {
+        let text = normal(Field::EventId, &self.event_id, Cow::Borrowed(text)).ok()?;
+        EventId::new(&*text).ok()
+    }
+
+    fn request<'r, 'n>(&'n self, headers: &'r HeaderMap, body: &'r [u8]) -> Request<'r, 'n> {
+        Request {
+            headers,
+            body,
+            members: Members::read(body, self.members()),
+        }
+    }
+
+    fn envelope(&self, request: &Request<'_, '_>) -> Result<Envelope, EnvelopeError> {
+        let body = request.body;
         let id = request.source(Field::EventId, &self.event_id)?;
         let id = id.ok_or_else(|| request.missing(Field::EventId, &self.event_id.place))?;
         let mut envelope = Envelope::new(
@@ -90,24 +124,26 @@ impl Mapping {
                 Err(_) => canonical::of_bytes(body),
             },
         };
-        let is_control = envelope
-            .event_type
-            .as_deref()
-            .is_some_and(|kind| self.control.iter().any(|one| one == kind));
-        if is_control {
-            return Ok(Reading::Control(envelope));
+        Ok(envelope)
+    }
+
+    fn check_version(
+        &self,
+        request: &Request<'_, '_>,
+        envelope: &Envelope,
+    ) -> Result<(), EnvelopeError> {
+        let Some(source) = &self.version else {
+            return Ok(());
+        };
+        if envelope.version.is_none() {
+            return Err(request.missing(Field::Version, &source.place));
         }
-        if let Some(source) = &self.version {
-            if envelope.version.is_none() {
-                return Err(request.missing(Field::Version, &source.place));
-            }
-            if envelope.correlation_id.is_none() {
-                let reason = "is missing, and a version is one of some entity";
-                let place = described(&self.correlation_id);
-                return Err(EnvelopeError::new(Field::CorrelationId, place, reason));
-            }
+        if envelope.correlation_id.is_none() {
+            let reason = "is missing, and a version is one of some entity";
+            let place = described(&self.correlation_id);
+            return Err(EnvelopeError::new(Field::CorrelationId, place, reason));
         }
-        Ok(Reading::Event(envelope))
+        Ok(())
     }
 
     fn check_order(&self, envelope: &Envelope) -> Result<(), EnvelopeError> {

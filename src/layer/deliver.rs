@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::group;
 use crate::answer::Answer;
+use crate::burst::{self, Control};
 use crate::dispatch::{Job, Reply, Run, Settled, lowest_missing, patience};
 use crate::door::Passed;
 use crate::envelope::{CorrelationId, Envelope, Fingerprint, Reading};
@@ -34,13 +35,21 @@ pub(crate) struct Arrival {
     pub(crate) fence: Option<Fence>,
 }
 
-/// Steps 1 to 3. No database statement is caused here. One arrival, unless the source splits its requests.
+/// What one request turned out to be.
+#[derive(Default)]
+pub(crate) struct Admitted {
+    /// One event, unless the source splits its requests; none if it is all about the producer's deliveries.
+    pub(crate) arrivals: Vec<Arrival>,
+    pub(crate) controls: Vec<Control>,
+}
+
+/// Steps 1 to 3. No database statement is caused here.
 pub(crate) async fn admit<DB: Backend, B: Body>(
     shared: &Shared<DB>,
     source: &SourceState,
     request: Request<B>,
     deadline: Instant,
-) -> Result<Vec<Arrival>, Answer> {
+) -> Result<Admitted, Answer> {
     let (mut parts, body) = request.into_parts();
     let refused = |reason: &dyn std::fmt::Display| {
         tracing::warn!(source = source.name(), %reason, "refused a delivery");
@@ -74,6 +83,7 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
         })?,
     };
     let mut events = Vec::with_capacity(bodies.len());
+    let mut controls = Vec::new();
     for element in bodies {
         let reading = source.mapping().read(&verified, &parts.headers, &element);
         let envelope = match reading.map_err(|error| {
@@ -81,8 +91,13 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
             Answer::bad_request(error.to_string())
         })? {
             Reading::Event(envelope) => envelope,
-            // Control events are not handed on.
-            Reading::Control(_) => continue,
+            Reading::Control(envelope) => {
+                controls.extend(Control::of(source, &envelope, &element));
+                if !source.hands_on_control() {
+                    continue;
+                }
+                envelope
+            }
             Reading::Handshake(reply) => {
                 return Err(Answer::accepted(reply.content_type, reply.body));
             }
@@ -96,7 +111,10 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
         events.push((envelope, fence, element));
     }
     let Some(last) = events.pop() else {
-        return Err(Answer::accepted("", Bytes::new()));
+        return Ok(Admitted {
+            controls,
+            ..Admitted::default()
+        });
     };
     // Only now: the mapping and the fence read what was sent.
     let signatures = source.scheme().signature_headers(&parts.headers);
@@ -116,14 +134,14 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
         .collect();
     // The last one, which is the only one as a rule, takes the head itself.
     arrivals.push(arrival(last, parts));
-    Ok(arrivals)
+    Ok(Admitted { arrivals, controls })
 }
 
 /// Steps 4 to 10.
 pub(crate) async fn deliver<DB, R>(
     shared: &Arc<Shared<DB>>,
     source: &Arc<SourceState>,
-    arrivals: Vec<Arrival>,
+    admitted: Admitted,
     mut handler: impl Run<R>,
     deadline: Instant,
 ) -> Response<R>
@@ -131,7 +149,14 @@ where
     DB: Backend,
     R: From<Bytes>,
 {
+    let Admitted { arrivals, controls } = admitted;
+    // Before anything that the burst consists of; one that could not be noted comes again.
+    if let Err(answer) = burst::note(shared, source, &controls, deadline).await {
+        count(source, None, answer.outcome);
+        return answer.into_response();
+    }
     let reply = match arrivals.as_slice() {
+        [] => Reply::Inbox(Answer::accepted("", Bytes::new())),
         [arrival] if source.elements().is_none() => {
             let delivery = Live {
                 shared,
@@ -149,8 +174,15 @@ where
         Reply::Handler(outcome, _) => *outcome,
         Reply::Inbox(answer) => answer.outcome,
     };
-    for arrival in &arrivals {
-        count(source, Some(&arrival.envelope), outcome);
+    if arrivals.is_empty() {
+        count(source, None, outcome);
+    }
+    for Arrival { envelope, .. } in &arrivals {
+        count(source, Some(envelope), outcome);
+        let mapping = source.mapping();
+        if mapping.replay_types().is_some() && !mapping.is_control(envelope.event_type.as_deref()) {
+            source.arrivals().count(envelope, outcome);
+        }
     }
     reply.into_response()
 }

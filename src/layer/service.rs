@@ -183,8 +183,8 @@ where
     let Some(tracked) = shared.tracker.enter() else {
         return Answer::unavailable("shutting down").into_response();
     };
-    let arrivals = match deliver::admit(&shared, &source, request, deadline).await {
-        Ok(arrivals) => arrivals,
+    let admitted = match deliver::admit(&shared, &source, request, deadline).await {
+        Ok(admitted) => admitted,
         Err(answer) => {
             deliver::count(&source, None, answer.outcome);
             return answer.into_response();
@@ -195,7 +195,7 @@ where
     let runtime = shared.runtime.clone();
     let task = runtime.spawn(async move {
         let _tracked = tracked;
-        deliver::deliver(&shared, &source, arrivals, call, deadline).await
+        deliver::deliver(&shared, &source, admitted, call, deadline).await
     });
     match timeout_at(deadline + GRACE, task).await {
         Ok(Ok(response)) => response,

@@ -236,7 +236,7 @@ async fn one<DB: Backend>(
 }
 
 /// Calls the target; the drain needs nothing of its answer but status and headers.
-struct Draining<'a>(&'a dyn Target);
+pub(crate) struct Draining<'a>(pub(crate) &'a dyn Target);
 
 impl Run<()> for Draining<'_> {
     fn run(&mut self, request: Request<Bytes>) -> BoxFuture<Result<Response<()>, BoxError>> {

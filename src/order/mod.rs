@@ -3,7 +3,7 @@
 //! *Due* is computed, never stored: an event is due when it is parked (or dead for a gap) and its sequence equals the
 //! cursor. A worker therefore only needs to look; a wake that is lost costs a poll, and nothing else.
 
-mod drain;
+pub(crate) mod drain;
 pub(crate) mod hints;
 pub(crate) mod lease;
 mod progress;
@@ -23,7 +23,9 @@ pub(crate) use worker::Worker;
 /// looks for what is due.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-async fn in_time<T>(work: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, sqlx::Error> {
+pub(crate) async fn in_time<T>(
+    work: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
     tokio::time::timeout(PATIENCE, work)
         .await
         .unwrap_or(Err(sqlx::Error::PoolTimedOut))

@@ -9,7 +9,9 @@ use tokio::time::Instant;
 use super::in_time;
 use super::purge::{self, NotPurged};
 use super::worker::{self, Work};
+use crate::burst;
 use crate::dispatch::{Bury, Heal, own};
+use crate::reconcile::alive;
 use crate::shared::Shared;
 use crate::source::SourceState;
 use crate::store::{AT_ONCE, Attempt, Backend, Expired, Key, Lease, Reason, Size, Stream};
@@ -29,6 +31,7 @@ const BATCH: i64 = 500;
 pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
     let mut next: HashMap<(&'static str, Arc<str>), Instant> = HashMap::new();
     let mut next_sample = Instant::now();
+    let mut next_bursts = next_sample + SAMPLE_EVERY;
     let mut next_audit = Instant::now();
     let mut reported = HashSet::new();
     let mut overtaken = 0;
@@ -45,6 +48,15 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
                 overtaken = if current { 0 } else { overtaken + 1 };
                 let pause = if current { SAMPLE_EVERY } else { SAMPLE_AGAIN };
                 next_sample = Instant::now() + pause;
+            }
+            if let Err(error) = alive::look(&shared, false).await {
+                tracing::debug!(%error, "could not give a sign of life");
+            }
+            if Instant::now() >= next_bursts {
+                if let Err(error) = burst::tend(&shared).await {
+                    tracing::debug!(%error, "could not add to the counts of replay bursts");
+                }
+                next_bursts = Instant::now() + SAMPLE_EVERY;
             }
             if Instant::now() >= next_audit {
                 if let Err(error) = purge::audit(&shared).await {
@@ -73,9 +85,10 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
                     *due = Instant::now() + (setting / 2).clamp(SWEEP_AT_LEAST, SWEEP_AT_MOST);
                 }
             }
+            let soonest = next_sample.min(next_bursts);
             next.values()
                 .min()
-                .map_or(next_sample, |soon| next_sample.min(*soon))
+                .map_or(soonest, |soon| soonest.min(*soon))
         };
         tokio::time::sleep_until(soonest).await;
     }

@@ -21,6 +21,7 @@ use crate::dispatch::{BoxError, BoxFuture};
 use crate::envelope::Envelope;
 use crate::layer::DrainTarget;
 use crate::shared::Shared;
+use crate::source::SourceState;
 use crate::store::{Backend, Key, Stream};
 
 /// While there is something to do, polls come this much more often.
@@ -175,6 +176,19 @@ pub(crate) fn wake<DB: Backend>(shared: &Shared<DB>, work: Work) {
         wakes.insert(work);
         drop(wakes);
         signals.woken.notify_one();
+    }
+}
+
+/// The next one of an event's stream may be waiting for its commit.
+pub(crate) fn wake_stream<DB: Backend>(
+    shared: &Shared<DB>,
+    source: &SourceState,
+    envelope: &Envelope,
+) {
+    if let Some((id, _)) = envelope.order()
+        && source.room().may_wait(id.as_str())
+    {
+        wake(shared, Work::on(source.name_arc(), envelope));
     }
 }
 

@@ -74,10 +74,10 @@ impl Preset {
                 .with_attempt("x-kudos-delivery-attempt")
                 .with_first_sent_at("x-kudos-first-sent-at")
                 .with_replay_of("x-kudos-original-event-id")
-                .with_control_types([
+                .with_replay_types(
                     "subscription.replay_started",
                     "subscription.replay_completed",
-                ])
+                )
                 .with_content_policy(ContentPolicy::Reject(Compared::TypeAndData))
         },
     };

@@ -84,6 +84,7 @@ pub struct Source {
     stream_park_bytes: Option<u64>,
     retention: Option<Duration>,
     allow_short_retention: bool,
+    control_to_handler: bool,
 }
 
 /// What becomes of an event whose version is the one that was applied last (§5.12).
@@ -164,6 +165,7 @@ impl Source {
             stream_park_bytes: None,
             retention: None,
             allow_short_retention: false,
+            control_to_handler: false,
         }
     }
 
@@ -496,6 +498,14 @@ impl Source {
     /// Gives up the promise that a late redelivery is known: lets [`Source::retention`] go below the floor.
     pub fn insecure_short_retention(mut self) -> Self {
         self.allow_short_retention = true;
+        self
+    }
+
+    /// Whether the handler gets the events by which the producer tells about its deliveries, such as the start of a replay:
+    /// they are then events like any other. Default: no, they are answered with an empty 200. Bursts are tracked either way
+    /// ([`Inbox::bursts`](crate::Inbox::bursts)).
+    pub fn control_events_to_handler(mut self, hand_on: bool) -> Self {
+        self.control_to_handler = hand_on;
         self
     }
 }

@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 
 use super::room::{Bound, Room};
 use super::{EqualVersions, SecretsFrom, Source};
+use crate::burst::Tally;
 use crate::clock::Timestamp;
 use crate::door::Door;
 use crate::envelope::{Elements, Envelope, Mapping, Sequence};
@@ -41,6 +42,8 @@ pub(crate) struct SourceState {
     in_flight: Semaphore,
     room: Room,
     on_routes: AtomicBool,
+    /// What its deliveries came to, for replay bursts.
+    arrivals: Tally,
     /// Its owner has deregistered it, as far as is known here.
     gone: AtomicBool,
     /// The event types that have a label of their own in the metrics.
@@ -179,6 +182,7 @@ impl SourceState {
             in_flight: Semaphore::new(in_flight.min(Semaphore::MAX_PERMITS)),
             room: Room::new(whole, stream),
             on_routes: AtomicBool::new(false),
+            arrivals: Tally::default(),
             gone: AtomicBool::new(false),
             source,
         })
@@ -263,20 +267,55 @@ impl SourceState {
             let expires_at = now.plus(self.source.tolerance.span());
             return Ok(Some(Fence { digest, expires_at }));
         }
+        Ok(self.fence_of_body(event_type, request.body, now))
+    }
+
+    /// The fence where no time is signed. There is none for what came by another way than a signed delivery if one is.
+    pub(crate) fn fence_of_body(
+        &self,
+        event_type: Option<&str>,
+        body: &[u8],
+        now: Timestamp,
+    ) -> Option<Fence> {
         let kind = event_type.unwrap_or("");
-        if self.source.preset.fence_exempt.contains(&kind) {
-            return Ok(None);
+        if !self.fenced
+            || self.source.scheme.has_timestamp()
+            || self.source.preset.fence_exempt.contains(&kind)
+        {
+            return None;
         }
         // An event type has no control characters, so that no two pairs make one text.
         let digest = Sha256::new()
             .chain_update(kind)
             .chain_update([0])
-            .chain_update(request.body)
+            .chain_update(body)
             .finalize();
-        Ok(Some(Fence {
+        Some(Fence {
             digest: digest.into(),
             expires_at: now.plus(self.retention),
-        }))
+        })
+    }
+
+    pub(crate) fn hands_on_control(&self) -> bool {
+        self.source.control_to_handler
+    }
+
+    pub(crate) fn arrivals(&self) -> &Tally {
+        &self.arrivals
+    }
+
+    /// From the first attempt of a delivery to its last one.
+    pub(crate) fn retry_span(&self) -> Duration {
+        self.source.preset.retry_span
+    }
+
+    /// For how long the producer keeps what it gave up; zero where it does not say.
+    pub(crate) fn replay_window(&self) -> Duration {
+        self.source.preset.replay_window
+    }
+
+    pub(crate) fn body_limit(&self) -> usize {
+        self.source.body_limit
     }
 
     pub(crate) fn is_fenced(&self) -> bool {

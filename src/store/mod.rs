@@ -105,6 +105,9 @@ pub trait Backend: Database + sealed::Sealed {
     fn incarnation(
         conn: &mut Self::Connection,
     ) -> impl Future<Output = Result<Self::Incarnation>> + Send;
+    /// The form in which it is kept in the database itself.
+    #[doc(hidden)]
+    fn describe(incarnation: &Self::Incarnation) -> String;
     #[doc(hidden)]
     fn fault(error: &sqlx::Error) -> Fault;
 
@@ -694,6 +697,150 @@ pub trait Backend: Database + sealed::Sealed {
     /// The cheapest statement that needs the database: for health checks.
     #[doc(hidden)]
     fn ping(conn: &mut Self::Connection, sql: &Sql) -> impl Future<Output = Result<()>> + Send;
+    /// False if it is known already.
+    #[doc(hidden)]
+    fn start_burst(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        start: &BurstStart<'_>,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// An end since then whose start has not come.
+    #[doc(hidden)]
+    fn orphan_burst(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        since: Timestamp,
+    ) -> impl Future<Output = Result<Option<String>>> + Send;
+    /// A start that came after its end.
+    #[doc(hidden)]
+    fn adopt_burst(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        burst_id: &str,
+        start: &BurstStart<'_>,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// Whether this end is known already.
+    #[doc(hidden)]
+    fn burst_ended_by(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// The one that has been running longest.
+    #[doc(hidden)]
+    fn running_burst(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+    ) -> impl Future<Output = Result<Option<String>>> + Send;
+    /// False if it has ended already, or another one was ended by the same. Without `completed`: its end never came.
+    #[doc(hidden)]
+    fn end_burst(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        burst_id: &str,
+        end: &BurstEnd<'_>,
+        completed: bool,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// An end whose start is not known.
+    #[doc(hidden)]
+    fn end_unknown_burst(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        end: &BurstEnd<'_>,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// Adds what a process has counted.
+    #[doc(hidden)]
+    fn count_burst(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        more: Arrived,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// True for the one who is to tell about its end.
+    #[doc(hidden)]
+    fn report_burst(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// A source's latest, or those of all sources whose end nobody has told about.
+    #[doc(hidden)]
+    fn bursts(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        of: Option<(&str, i64)>,
+    ) -> impl Future<Output = Result<Vec<BurstRow>>> + Send;
+    /// The latest first.
+    #[doc(hidden)]
+    fn alive(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+    ) -> impl Future<Output = Result<Vec<Alive>>> + Send;
+    /// Compare-and-swap.
+    #[doc(hidden)]
+    fn stay_alive(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        from: Option<Timestamp>,
+        to: &Alive,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    #[doc(hidden)]
+    fn add_incident(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        found_at: Timestamp,
+        since: Timestamp,
+        incarnation: &str,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// (found at, since).
+    #[doc(hidden)]
+    fn incidents(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        after: Timestamp,
+    ) -> impl Future<Output = Result<Vec<(Timestamp, Timestamp)>>> + Send;
+    #[doc(hidden)]
+    fn open_reconcile(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        list: ListKey<'_>,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// False while another process is at it.
+    #[doc(hidden)]
+    fn take_reconcile(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        list: ListKey<'_>,
+        owner: &str,
+        now: Timestamp,
+        until: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    #[doc(hidden)]
+    fn reconcile_state(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        list: ListKey<'_>,
+    ) -> impl Future<Output = Result<Option<Progress>>> + Send;
+    /// False if another process has taken over.
+    #[doc(hidden)]
+    fn save_reconcile(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        list: ListKey<'_>,
+        progress: &Progress,
+        owner: &str,
+        until: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// Of streams in which something waits, after `after` in their order.
+    #[doc(hidden)]
+    fn gaps(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        after: Stream<'_>,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<Gap>>> + Send;
 }
 
 /// What an error means that the server did not report. A value that cannot be read says nothing about its connection: one

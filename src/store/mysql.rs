@@ -164,6 +164,10 @@ impl Backend for MySql {
             .collect())
     }
 
+    fn describe(incarnation: &Self::Incarnation) -> String {
+        incarnation.clone()
+    }
+
     fn fault(error: &sqlx::Error) -> Fault {
         let sqlx::Error::Database(error) = error else {
             return fault_of_ours(error);

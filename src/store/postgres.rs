@@ -197,6 +197,10 @@ impl Backend for Postgres {
         Ok((row.try_get(0)?, row.try_get(1)?))
     }
 
+    fn describe((system, timeline): &Self::Incarnation) -> String {
+        format!("system={system} timeline={timeline}")
+    }
+
     fn fault(error: &sqlx::Error) -> Fault {
         let sqlx::Error::Database(error) = error else {
             return fault_of_ours(error);

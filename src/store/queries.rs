@@ -1109,6 +1109,398 @@ macro_rules! statements_of_backend {
                 .await?;
             Ok(())
         }
+
+        async fn start_burst(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            start: &BurstStart<'_>,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.start_burst.clone())
+                .persistent(sql.named)
+                .bind(start.key.source)
+                .bind(start.key.event_id)
+                .bind(start.event_type)
+                .bind(start.since.map(Timestamp::as_micros))
+                .bind(start.until.map(Timestamp::as_micros))
+                .bind(start.at.as_micros())
+                .execute(conn)
+                .await;
+            inserted(done.map(|done| done.rows_affected()))
+        }
+
+        async fn orphan_burst(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            since: Timestamp,
+        ) -> Result<Option<String>> {
+            let row = sqlx::query(sql.orphan_burst.clone())
+                .persistent(sql.named)
+                .bind(source)
+                .bind(since.as_micros())
+                .fetch_optional(conn)
+                .await?;
+            row.map(|row| required(text(&row, 0)?)).transpose()
+        }
+
+        async fn adopt_burst(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            burst_id: &str,
+            start: &BurstStart<'_>,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.adopt_burst.clone())
+                .persistent(sql.named)
+                .bind(start.key.event_id)
+                .bind(start.event_type)
+                .bind(start.since.map(Timestamp::as_micros))
+                .bind(start.until.map(Timestamp::as_micros))
+                .bind(start.at.as_micros())
+                .bind(start.key.source)
+                .bind(burst_id)
+                .execute(conn)
+                .await;
+            // A start that is known already has a row of its own.
+            inserted(done.map(|done| done.rows_affected()))
+        }
+
+        async fn burst_ended_by(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+        ) -> Result<bool> {
+            let row = sqlx::query(sql.burst_ended_by.clone())
+                .persistent(sql.named)
+                .bind(key.source)
+                .bind(key.event_id)
+                .fetch_one(conn)
+                .await?;
+            let ended: i64 = row.try_get(0)?;
+            Ok(ended > 0)
+        }
+
+        async fn running_burst(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+        ) -> Result<Option<String>> {
+            let row = sqlx::query(sql.running_burst.clone())
+                .persistent(sql.named)
+                .bind(source)
+                .fetch_optional(conn)
+                .await?;
+            row.map(|row| required(text(&row, 0)?)).transpose()
+        }
+
+        async fn end_burst(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            burst_id: &str,
+            end: &BurstEnd<'_>,
+            completed: bool,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.end_burst.clone())
+                .persistent(sql.named)
+                .bind(end.at.as_micros())
+                .bind(completed.then_some(end.key.event_id))
+                .bind(end.announced)
+                .bind(end.key.source)
+                .bind(burst_id)
+                .execute(conn)
+                .await;
+            // One end ends one burst: another process was told too.
+            inserted(done.map(|done| done.rows_affected()))
+        }
+
+        async fn end_unknown_burst(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            end: &BurstEnd<'_>,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.end_unknown_burst.clone())
+                .persistent(sql.named)
+                .bind(end.key.source)
+                .bind(end.key.event_id)
+                .bind(end.at.as_micros())
+                .bind(end.key.event_id)
+                .bind(end.announced)
+                .execute(conn)
+                .await;
+            inserted(done.map(|done| done.rows_affected()))
+        }
+
+        async fn count_burst(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            more: Arrived,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.count_burst.clone())
+                .persistent(sql.named)
+                .bind(more.applied)
+                .bind(more.duplicates)
+                .bind(more.parked)
+                .bind(more.others)
+                .bind(key.source)
+                .bind(key.event_id)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn report_burst(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.report_burst.clone())
+                .persistent(sql.named)
+                .bind(key.source)
+                .bind(key.event_id)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn bursts(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            of: Option<(&str, i64)>,
+        ) -> Result<Vec<BurstRow>> {
+            let rows = match of {
+                None => {
+                    sqlx::query(sql.open_bursts.clone())
+                        .persistent(sql.named)
+                        .fetch_all(conn)
+                        .await?
+                }
+                Some((source, limit)) => {
+                    sqlx::query(sql.bursts.clone())
+                        .persistent(sql.named)
+                        .bind(source)
+                        .bind(limit)
+                        .fetch_all(conn)
+                        .await?
+                }
+            };
+            rows.iter()
+                .map(|row| {
+                    let time = |index: usize| {
+                        let micros: Option<i64> = row.try_get(index)?;
+                        Ok::<_, sqlx::Error>(micros.map(Timestamp::from_micros))
+                    };
+                    Ok(BurstRow {
+                        source: required(text(row, 0)?)?,
+                        burst_id: required(text(row, 1)?)?,
+                        event_type: text(row, 2)?,
+                        since: time(3)?,
+                        until: time(4)?,
+                        started_at: time(5)?,
+                        ended_at: time(6)?,
+                        completed_by: text(row, 7)?,
+                        announced: row.try_get(8)?,
+                        arrived: Arrived {
+                            applied: row.try_get(9)?,
+                            duplicates: row.try_get(10)?,
+                            parked: row.try_get(11)?,
+                            others: row.try_get(12)?,
+                        },
+                    })
+                })
+                .collect()
+        }
+
+        async fn alive(conn: &mut Self::Connection, sql: &Sql) -> Result<Vec<Alive>> {
+            let rows = sqlx::query(sql.alive.clone())
+                .persistent(sql.named)
+                .fetch_all(conn)
+                .await?;
+            rows.iter()
+                .map(|row| {
+                    Ok(Alive {
+                        incarnation: required(text(row, 0)?)?,
+                        at: Timestamp::from_micros(row.try_get(1)?),
+                    })
+                })
+                .collect()
+        }
+
+        async fn stay_alive(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            from: Option<Timestamp>,
+            to: &Alive,
+        ) -> Result<bool> {
+            let done = match from {
+                None => {
+                    sqlx::query(sql.first_alive.clone())
+                        .persistent(sql.named)
+                        .bind(&*to.incarnation)
+                        .bind(to.at.as_micros())
+                        .execute(conn)
+                        .await
+                }
+                Some(from) => {
+                    sqlx::query(sql.stay_alive.clone())
+                        .persistent(sql.named)
+                        .bind(to.at.as_micros())
+                        .bind(&*to.incarnation)
+                        .bind(from.as_micros())
+                        .execute(conn)
+                        .await
+                }
+            };
+            inserted(done.map(|done| done.rows_affected()))
+        }
+
+        async fn add_incident(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            found_at: Timestamp,
+            since: Timestamp,
+            incarnation: &str,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.add_incident.clone())
+                .persistent(sql.named)
+                .bind(found_at.as_micros())
+                .bind(since.as_micros())
+                .bind(incarnation)
+                .execute(conn)
+                .await;
+            inserted(done.map(|done| done.rows_affected()))
+        }
+
+        async fn incidents(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            after: Timestamp,
+        ) -> Result<Vec<(Timestamp, Timestamp)>> {
+            let rows = sqlx::query(sql.incidents.clone())
+                .persistent(sql.named)
+                .bind(after.as_micros())
+                .fetch_all(conn)
+                .await?;
+            rows.iter()
+                .map(|row| {
+                    Ok((
+                        Timestamp::from_micros(row.try_get(0)?),
+                        Timestamp::from_micros(row.try_get(1)?),
+                    ))
+                })
+                .collect()
+        }
+
+        async fn open_reconcile(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            list: ListKey<'_>,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.open_reconcile.clone())
+                .persistent(sql.named)
+                .bind(list.source)
+                .bind(list.kind)
+                .execute(conn)
+                .await;
+            inserted(done.map(|done| done.rows_affected()))
+        }
+
+        async fn take_reconcile(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            list: ListKey<'_>,
+            owner: &str,
+            now: Timestamp,
+            until: Timestamp,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.take_reconcile.clone())
+                .persistent(sql.named)
+                .bind(owner)
+                .bind(until.as_micros())
+                .bind(list.source)
+                .bind(list.kind)
+                .bind(owner)
+                .bind(now.as_micros())
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn reconcile_state(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            list: ListKey<'_>,
+        ) -> Result<Option<Progress>> {
+            let row = sqlx::query(sql.reconcile_state.clone())
+                .persistent(sql.named)
+                .bind(list.source)
+                .bind(list.kind)
+                .fetch_optional(conn)
+                .await?;
+            let Some(row) = row else { return Ok(None) };
+            let time = |index: usize| {
+                let micros: Option<i64> = row.try_get(index)?;
+                Ok::<_, sqlx::Error>(micros.map(Timestamp::from_micros))
+            };
+            Ok(Some(Progress {
+                through: time(0)?,
+                run_since: time(1)?,
+                next_page: text(&row, 2)?,
+                highest: time(3)?,
+                held_back: time(4)?,
+                settled: required(time(5)?)?,
+                finished_at: time(6)?,
+            }))
+        }
+
+        async fn save_reconcile(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            list: ListKey<'_>,
+            progress: &Progress,
+            owner: &str,
+            until: Timestamp,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.save_reconcile.clone())
+                .persistent(sql.named)
+                .bind(progress.through.map(Timestamp::as_micros))
+                .bind(progress.run_since.map(Timestamp::as_micros))
+                .bind(progress.next_page.as_deref())
+                .bind(progress.highest.map(Timestamp::as_micros))
+                .bind(progress.held_back.map(Timestamp::as_micros))
+                .bind(progress.settled.as_micros())
+                .bind(progress.finished_at.map(Timestamp::as_micros))
+                .bind(until.as_micros())
+                .bind(list.source)
+                .bind(list.kind)
+                .bind(owner)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn gaps(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            after: Stream<'_>,
+            limit: i64,
+        ) -> Result<Vec<Gap>> {
+            let rows = sqlx::query(sql.gaps.clone())
+                .persistent(sql.named)
+                .bind(after.source)
+                .bind(after.correlation_id)
+                .bind(limit)
+                .fetch_all(conn)
+                .await?;
+            rows.iter()
+                .map(|row| {
+                    Ok(Gap {
+                        correlation_id: required(text(row, 0)?)?,
+                        missing: row.try_get(1)?,
+                        parked: row.try_get(2)?,
+                    })
+                })
+                .collect()
+        }
     };
 }
 

@@ -360,6 +360,54 @@ statements! {
     above = "SELECT event_id, sequence, CAST(reason AS {bigint}) FROM {p}pending
         WHERE source = ? AND correlation_id = ? AND generation = ? AND sequence > ?
         ORDER BY sequence LIMIT ?";
+    // Replay bursts.
+    start_burst = "INSERT INTO {p}burst (source, burst_id, event_type, since_at, until_at, started_at)
+        VALUES (?, ?, ?, ?, ?, ?){on_conflict}";
+    // An end without a start, as long as that may still come.
+    orphan_burst = "SELECT burst_id FROM {p}burst
+        WHERE source = ? AND started_at IS NULL AND ended_at >= ? ORDER BY ended_at, burst_id LIMIT 1";
+    adopt_burst = "UPDATE {p}burst SET burst_id = ?, event_type = ?, since_at = ?, until_at = ?, started_at = ?
+        WHERE source = ? AND burst_id = ? AND started_at IS NULL";
+    burst_ended_by = "SELECT COUNT(*) FROM {p}burst WHERE source = ? AND completed_by = ?";
+    running_burst = "SELECT burst_id FROM {p}burst WHERE source = ? AND ended_at IS NULL
+        ORDER BY started_at, burst_id LIMIT 1";
+    end_burst = "UPDATE {p}burst SET ended_at = ?, completed_by = ?, announced = ?
+        WHERE source = ? AND burst_id = ? AND ended_at IS NULL";
+    end_unknown_burst = "INSERT INTO {p}burst (source, burst_id, ended_at, completed_by, announced)
+        VALUES (?, ?, ?, ?, ?){on_conflict}";
+    count_burst = "UPDATE {p}burst
+        SET applied = applied + ?, duplicates = duplicates + ?, parked = parked + ?, others = others + ?
+        WHERE source = ? AND burst_id = ?";
+    report_burst = "UPDATE {p}burst SET reported = 1 WHERE source = ? AND burst_id = ? AND reported = 0";
+    open_bursts = "SELECT source, burst_id, event_type, since_at, until_at, started_at, ended_at, completed_by, announced,
+            applied, duplicates, parked, others
+        FROM {p}burst WHERE reported = 0 ORDER BY source, burst_id LIMIT 256";
+    bursts = "SELECT source, burst_id, event_type, since_at, until_at, started_at, ended_at, completed_by, announced,
+            applied, duplicates, parked, others
+        FROM {p}burst WHERE source = ? ORDER BY COALESCE(started_at, ended_at) DESC, burst_id LIMIT ?";
+    // Signs of life, and what they showed.
+    alive = "SELECT incarnation, at FROM {p}alive ORDER BY at DESC, incarnation LIMIT 64";
+    first_alive = "INSERT INTO {p}alive (incarnation, at) VALUES (?, ?){on_conflict}";
+    stay_alive = "UPDATE {p}alive SET at = ? WHERE incarnation = ? AND at = ?";
+    add_incident = "INSERT INTO {p}incident (found_at, since, incarnation) VALUES (?, ?, ?){on_conflict}";
+    incidents = "SELECT found_at, since FROM {p}incident WHERE found_at > ? ORDER BY found_at";
+    // Reconciliation.
+    open_reconcile = "INSERT INTO {p}reconcile (source, kind) VALUES (?, ?){on_conflict}";
+    take_reconcile = "UPDATE {p}reconcile SET owner = ?, lease_until = ?
+        WHERE source = ? AND kind = ? AND (owner = ? OR lease_until < ?)";
+    reconcile_state = "SELECT through, run_since, next_page, highest, held_back, settled, finished_at
+        FROM {p}reconcile WHERE source = ? AND kind = ?";
+    save_reconcile = "UPDATE {p}reconcile
+        SET through = ?, run_since = ?, next_page = ?, highest = ?, held_back = ?, settled = ?, finished_at = ?,
+            lease_until = ?
+        WHERE source = ? AND kind = ? AND owner = ?";
+    // What parked events wait for: the lowest missing sequence of each stream.
+    gaps = "SELECT p.correlation_id, c.next_sequence, MIN(p.sequence)
+        FROM {p}pending p
+        JOIN {p}cursor c ON c.source = p.source AND c.correlation_id = p.correlation_id
+            AND c.generation = p.generation AND c.next_sequence >= 0 AND c.next_sequence < p.sequence
+        WHERE p.source = ? AND p.correlation_id > ? AND (p.reason IS NULL OR p.reason = 1)
+        GROUP BY p.correlation_id, c.next_sequence ORDER BY p.correlation_id LIMIT ?";
     ping = "SELECT 1 FROM {p}cursor WHERE source = '' AND correlation_id = ''";
 }
 

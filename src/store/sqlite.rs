@@ -171,6 +171,13 @@ impl Backend for Sqlite {
         Ok(None)
     }
 
+    fn describe(incarnation: &Self::Incarnation) -> String {
+        match incarnation {
+            Some(file) => format!("device={} inode={}", file.device, file.inode),
+            None => String::new(),
+        }
+    }
+
     fn fault(error: &sqlx::Error) -> Fault {
         let sqlx::Error::Database(error) = error else {
             return fault_of_ours(error);

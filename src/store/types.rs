@@ -529,3 +529,86 @@ pub struct Audit<'a> {
     pub actor: &'a str,
     pub detail: &'a str,
 }
+
+/// A replay burst, as its row has it.
+#[doc(hidden)]
+pub struct BurstRow {
+    pub source: String,
+    pub burst_id: String,
+    pub event_type: Option<String>,
+    pub since: Option<Timestamp>,
+    pub until: Option<Timestamp>,
+    pub started_at: Option<Timestamp>,
+    pub ended_at: Option<Timestamp>,
+    pub completed_by: Option<String>,
+    pub announced: Option<i64>,
+    pub arrived: Arrived,
+}
+
+/// Deliveries, by outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(hidden)]
+pub struct Arrived {
+    pub applied: i64,
+    pub duplicates: i64,
+    pub parked: i64,
+    pub others: i64,
+}
+
+/// The start of a burst.
+#[doc(hidden)]
+pub struct BurstStart<'a> {
+    pub key: Key<'a>,
+    pub event_type: Option<&'a str>,
+    pub since: Option<Timestamp>,
+    pub until: Option<Timestamp>,
+    pub at: Timestamp,
+}
+
+/// The end of a burst.
+#[doc(hidden)]
+pub struct BurstEnd<'a> {
+    pub key: Key<'a>,
+    pub announced: Option<i64>,
+    pub at: Timestamp,
+}
+
+/// The last sign of life by one incarnation of the database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(hidden)]
+pub struct Alive {
+    pub incarnation: String,
+    pub at: Timestamp,
+}
+
+/// Which list of a producer, and whose.
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct ListKey<'a> {
+    pub source: &'a str,
+    /// 1 exhausted, 2 delivered.
+    pub kind: i64,
+}
+
+/// How far a list has been dealt with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[doc(hidden)]
+pub struct Progress {
+    pub through: Option<Timestamp>,
+    pub run_since: Option<Timestamp>,
+    pub next_page: Option<String>,
+    pub highest: Option<Timestamp>,
+    pub held_back: Option<Timestamp>,
+    pub settled: Timestamp,
+    pub finished_at: Option<Timestamp>,
+}
+
+/// What a stream's parked events wait for.
+#[doc(hidden)]
+pub struct Gap {
+    pub correlation_id: String,
+    /// The lowest missing sequence.
+    pub missing: i64,
+    /// The lowest parked one.
+    pub parked: i64,
+}

@@ -119,7 +119,7 @@ impl SignedTime {
 }
 
 /// Writes a time in a scheme's unit.
-pub(super) fn format(unit: Unit, at: Timestamp) -> String {
+pub(crate) fn format(unit: Unit, at: Timestamp) -> String {
     match unit {
         Unit::Seconds => at.as_secs().to_string(),
         Unit::Millis => at.as_micros().div_euclid(1_000).to_string(),

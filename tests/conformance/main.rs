@@ -20,6 +20,7 @@ mod adopt;
 #[cfg(feature = "failpoints")]
 mod adopt_races;
 mod answers;
+mod bursts;
 mod cancellation;
 mod concurrency;
 mod content;
@@ -53,6 +54,9 @@ mod order;
 mod outage;
 mod parking;
 mod progress;
+mod reconcile;
+#[cfg(feature = "failpoints")]
+mod reconcile_races;
 mod restore;
 mod schema;
 mod secrets;

@@ -2,6 +2,7 @@
 
 mod event;
 mod probe;
+mod replays;
 mod reply;
 mod setup;
 mod wait;
@@ -13,6 +14,7 @@ use std::pin::Pin;
 
 pub(crate) use self::event::{Event, Feed, numbered};
 pub(crate) use self::probe::Gate;
+pub(crate) use self::replays::{Replays, item};
 pub(crate) use self::reply::Reply;
 pub(crate) use self::setup::{Call, Setup};
 pub(crate) use self::wait::{TestClock, eventually, seeded, within};
