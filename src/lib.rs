@@ -146,6 +146,14 @@ pub use verify::{Secret, Secrets};
 
 /// Pages that are no one item's.
 pub mod guide {
+    #[doc = include_str!("../docs/brief.md")]
+    pub mod brief {}
+    #[doc = include_str!("../docs/clauses.md")]
+    pub mod clauses {}
+    #[doc = include_str!("../docs/consistency.md")]
+    pub mod consistency {}
+    #[doc = include_str!("../docs/kudos.md")]
+    pub mod kudos {}
     #[doc = include_str!("../docs/states.md")]
     pub mod states {}
 }

@@ -116,7 +116,10 @@ impl<DB: Backend> Job<'_, DB> {
             Judged::Fail if response.status().is_success() => {
                 Said::Failed(Settled::handler_failed("the handler rolled its work back"))
             }
-            Judged::Fail => Said::Failed(Settled::handler(End::Failed, Outcome::Failed, response)),
+            Judged::Fail => {
+                let response = self.failure(response);
+                Said::Failed(Settled::handler(End::Failed, Outcome::Failed, response))
+            }
             Judged::Unrouted => {
                 let outcome = if self.origin == Origin::Live {
                     Outcome::Rejected
@@ -132,6 +135,15 @@ impl<DB: Backend> Job<'_, DB> {
     fn terminal<R>(&self, mut response: Response<R>) -> Response<R> {
         if response.status() == StatusCode::GONE && !self.source.allows_gone() {
             *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+        }
+        response
+    }
+
+    /// Nothing is kept of a failure, since its producer sends it again: a status after which this one would not goes out
+    /// as a 503, after which it does (§3). What a worker ran has no producer to be told.
+    fn failure<R>(&self, mut response: Response<R>) -> Response<R> {
+        if self.origin == Origin::Live && self.source.is_lost_after(response.status()) {
+            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
         }
         response
     }

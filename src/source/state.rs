@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::{HeaderName, Method};
+use http::{HeaderName, Method, StatusCode};
 use metrics::SharedString;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
@@ -17,6 +17,7 @@ use crate::clock::Timestamp;
 use crate::door::Door;
 use crate::envelope::{Elements, Envelope, Mapping, Sequence};
 use crate::error::{BuildError, BuildErrorKind};
+use crate::preset::Reaction;
 use crate::store::{Fence, Known, SETTLING, Start};
 use crate::verify::{Head, Refusal, RequestView, Scheme, Secret, Secrets};
 
@@ -343,6 +344,13 @@ impl SourceState {
 
     pub(crate) fn allows_gone(&self) -> bool {
         self.source.allow_gone
+    }
+
+    /// Whether its producer, by its own page, does not send an event again after this status, and would after a 503.
+    pub(crate) fn is_lost_after(&self, status: StatusCode) -> bool {
+        let after = |status: StatusCode| self.source.preset.answers.reaction(status.as_u16());
+        after(StatusCode::SERVICE_UNAVAILABLE) == Some(Reaction::Retries)
+            && after(status) != Some(Reaction::Retries)
     }
 
     pub(crate) fn allows(&self, method: &Method) -> bool {

@@ -60,8 +60,12 @@ mod reconcile_races;
 mod restore;
 mod schema;
 mod secrets;
+mod seeds;
 mod sessions;
 mod settings;
+/// The producers of the examples: the seeds' own schedules.
+#[path = "../../examples/shared/mod.rs"]
+mod shared;
 mod skips;
 mod statements;
 mod stored_answers;
