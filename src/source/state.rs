@@ -346,11 +346,14 @@ impl SourceState {
         self.source.allow_gone
     }
 
-    /// Whether its producer, by its own page, does not send an event again after this status, and would after a 503.
+    /// Whether its producer's own page says that it gives an event up after this status, or lists the 5xx after which it
+    /// does not, and this one is none of them.
     pub(crate) fn is_lost_after(&self, status: StatusCode) -> bool {
-        let after = |status: StatusCode| self.source.preset.answers.reaction(status.as_u16());
-        after(StatusCode::SERVICE_UNAVAILABLE) == Some(Reaction::Retries)
-            && after(status) != Some(Reaction::Retries)
+        let answers = &self.source.preset.answers;
+        match answers.reaction(status.as_u16()) {
+            Some(reaction) => reaction == Reaction::Stops,
+            None => status.is_server_error() && answers.retry.is_some(),
+        }
     }
 
     pub(crate) fn allows(&self, method: &Method) -> bool {
