@@ -66,7 +66,8 @@ impl<DB: Backend> Job<'_, DB> {
                 from: None,
             });
         }
-        Ok(if place.sequence > cursor.next {
+        // Equal, where version 1 of the crate has moved the cursor on and left `next_range` behind.
+        Ok(if place.sequence >= cursor.next {
             Entered::Store
         } else {
             // Its own row was purged: it was applied (§4.3).
