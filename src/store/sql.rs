@@ -175,10 +175,11 @@ statements! {
         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     // A lease of 0 is no lease, and demands none: a delivery that its producer sent again needs nobody's.
     delete_pending = "DELETE FROM {p}pending WHERE source = ? AND event_id = ? AND (? = 0 OR lease_token = ?)";
+    // The last flag: not of what an operator wants applied out of its order.
     record_attempt = "UPDATE {p}pending
         SET attempts = attempts + ?, reason = ?, not_before = ?, last_status = ?, last_error = ?,
             lease_token = 0, lease_owner = NULL, unfinished = 0
-        WHERE source = ? AND event_id = ? AND (? = 0 OR lease_token = ?)";
+        WHERE source = ? AND event_id = ? AND (? = 0 OR lease_token = ?) AND (? = 0 OR out_of_order = 0)";
     // Only with the lease that it was tried under: a verdict that was given meanwhile stays.
     postpone = "UPDATE {p}pending
         SET not_before = ?, last_status = ?, last_error = ?, lease_token = 0, lease_owner = NULL, unfinished = 0
