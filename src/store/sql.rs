@@ -204,7 +204,8 @@ statements! {
     retire = "DELETE FROM {p}worker WHERE owner = ? OR beat_at < ?";
     // Over the bound on parking the body is not kept; a handler must not be run without it.
     release = "UPDATE {p}pending
-        SET reason = NULL, not_before = ?, attempts = 0, unfinished = 0, parked_at = ?, out_of_order = ?
+        SET reason = NULL, not_before = ?, attempts = 0, unfinished = 0, parked_at = ?, out_of_order = ?,
+            lease_token = 0, lease_owner = NULL
         WHERE source = ? AND event_id = ? AND LENGTH(body) > 0";
     // Over the bound on parking the body was not kept, and whoever sends the event again brings it.
     keep_body = "UPDATE {p}pending SET body = ?, bytes = ?
