@@ -383,7 +383,7 @@ pub trait Backend: Database + sealed::Sealed {
         out_of_order: bool,
         at: Timestamp,
     ) -> impl Future<Output = Result<bool>> + Send;
-    /// Gives a stored event the body that it was stored without.
+    /// Gives a stored event the request that it has no body of.
     #[doc(hidden)]
     fn keep_body(
         conn: &mut Self::Connection,

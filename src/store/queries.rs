@@ -645,6 +645,9 @@ macro_rules! statements_of_backend {
         ) -> Result<()> {
             sqlx::query(sql.keep_body.clone())
                 .persistent(sql.named)
+                .bind(&*request.method)
+                .bind(&*request.uri)
+                .bind(&*request.headers)
                 .bind(&*request.body)
                 .bind(request.bytes())
                 .bind(key.source)

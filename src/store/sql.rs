@@ -207,8 +207,9 @@ statements! {
         SET reason = NULL, not_before = ?, attempts = 0, unfinished = 0, parked_at = ?, out_of_order = ?,
             lease_token = 0, lease_owner = NULL
         WHERE source = ? AND event_id = ? AND LENGTH(body) > 0";
-    // Over the bound on parking the body was not kept, and whoever sends the event again brings it.
-    keep_body = "UPDATE {p}pending SET body = ?, bytes = ?
+    // Over the bound on parking the body was not kept, and of what was erased nothing is: whoever sends the event again
+    // brings it.
+    keep_body = "UPDATE {p}pending SET method = ?, uri = ?, headers = ?, body = ?, bytes = ?
         WHERE source = ? AND event_id = ? AND LENGTH(body) = 0";
     requeue = "UPDATE {p}pending SET reason = NULL, not_before = ?, parked_at = ?, attempts = 0, unfinished = 0,
             lease_token = 0, lease_owner = NULL
