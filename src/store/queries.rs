@@ -847,6 +847,8 @@ macro_rules! statements_of_backend {
                 .bind(before.as_micros())
                 .bind(source)
                 .bind(now.as_micros())
+                .bind(source)
+                .bind(before.as_micros())
                 .fetch_one(conn)
                 .await?;
             let stale: i64 = row.try_get(0)?;

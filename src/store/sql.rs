@@ -281,7 +281,9 @@ statements! {
         (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}event
             WHERE source = ? AND state IN (4, 5) AND state > 3 AND decided_at < ? LIMIT 1) AS stale_others) +
         (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}fence
-            WHERE source = ? AND expires_at < ? LIMIT 1) AS stale_fences)";
+            WHERE source = ? AND expires_at < ? LIMIT 1) AS stale_fences) +
+        (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}answer
+            WHERE source = ? AND at < ? LIMIT 1) AS stale_answers)";
     now = "SELECT {now}";
     stale_audit = "SELECT COUNT(*) FROM (SELECT at FROM {p}audit ORDER BY id LIMIT 1) AS oldest WHERE at < ?";
     // By id, which is by age: the oldest are looked at, and no others.
