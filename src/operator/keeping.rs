@@ -33,7 +33,7 @@ pub struct Erased {
 impl<DB: Backend> Operator<DB> {
     /// Removes stored requests (headers, body, URI) and stored answers, for a data-protection request say. The events' own
     /// rows stay, so that duplicates are known still. What is erased cannot be replayed; a duplicate whose answer is erased
-    /// gets `already_processed`. Nothing of what still waits to be applied is touched: [`Erased::waiting`] says how many
+    /// gets `already_processed`, from another process that has just seen that answer after ten minutes at most. Nothing of what still waits to be applied is touched: [`Erased::waiting`] says how many
     /// there are. By correlation id it looks at every row of the source.
     ///
     /// # Errors
@@ -64,7 +64,10 @@ impl<DB: Backend> Operator<DB> {
             actor: &self.actor,
             reason,
         };
-        Ok(own(&self.shared, &erase).await?)
+        let erased = own(&self.shared, &erase).await;
+        // Whatever came of it: what was erased may be remembered.
+        self.shared.recent.clear();
+        Ok(erased?)
     }
 
     /// From now on verified deliveries of this source get 410, upon which producers pause the endpoint (§3): here at once,
