@@ -113,6 +113,7 @@ statements! {
         FROM {p}event e
         LEFT JOIN {p}pending p ON p.source = e.source AND p.event_id = e.event_id
         LEFT JOIN {p}cursor c ON c.source = e.source AND c.correlation_id = e.correlation_id
+            AND c.generation = e.generation
         LEFT JOIN {p}answer a ON a.source = e.source AND a.event_id = e.event_id
         WHERE e.source = ? AND e.event_id = ?";
     insert_answer = "INSERT INTO {p}answer (source, event_id, at, status, headers, body)
