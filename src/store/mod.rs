@@ -638,6 +638,15 @@ pub trait Backend: Database + sealed::Sealed {
         range: Range,
         at: Timestamp,
     ) -> impl Future<Output = Result<u64>> + Send;
+    /// Stored events of a stream that have a version and no place, and are not set aside, after `after` by their ids.
+    #[doc(hidden)]
+    fn unplaced(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        after: &str,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<String>>> + Send;
     /// Streams of a source whose cursor stands in a range.
     #[doc(hidden)]
     fn strayed(

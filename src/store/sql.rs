@@ -340,6 +340,12 @@ statements! {
     aside_pending = "UPDATE {p}pending SET reason = ?, out_of_order = 0
         WHERE source = ? AND correlation_id = ? AND generation = ? AND sequence BETWEEN ? AND ?
             AND (reason IS NULL OR reason IN (1, 2, 3, 4))";
+    // Of newer-than order: such an event has no place that a range could hold.
+    unplaced = "SELECT p.event_id FROM {p}pending p
+        JOIN {p}event e ON e.source = p.source AND e.event_id = p.event_id
+        WHERE p.source = ? AND p.correlation_id = ? AND p.generation = 0 AND p.sequence IS NULL
+            AND e.version IS NOT NULL AND (p.reason IS NULL OR p.reason IN (1, 2, 3, 4)) AND p.event_id > ?
+        ORDER BY p.event_id LIMIT ?";
     discard_event = "UPDATE {p}event SET state = 6, slot = NULL, decided_at = ?
         WHERE source = ? AND event_id = ? AND state IN (2, 3, 4)";
     renew_cursor = "UPDATE {p}cursor SET version = NULL, settles_at = NULL
