@@ -213,8 +213,12 @@ async fn one<DB: Backend>(
         origin: Origin::Drained,
         request: &request,
         stored: &head.request,
-        // It passed the fence when it came, or an operator let it pass.
-        fence: None,
+        // It passed the fence when it came, or an operator let it pass: this is for others.
+        fence: source.fence_of_body(
+            envelope.event_type.as_deref(),
+            request.body(),
+            shared.clock.now(),
+        ),
         lease,
         // What waits for no turn is found by its id.
         out_of_order: matches!(work, Work::Event { .. }),

@@ -263,20 +263,33 @@ impl SourceState {
             let expires_at = now.plus(self.source.tolerance.span());
             return Ok(Some(Fence { digest, expires_at }));
         }
+        Ok(self.fence_of_body(event_type, request.body, now))
+    }
+
+    /// Where nothing but the body is signed, it can be told of a stored event too.
+    pub(crate) fn fence_of_body(
+        &self,
+        event_type: Option<&str>,
+        body: &[u8],
+        now: Timestamp,
+    ) -> Option<Fence> {
         let kind = event_type.unwrap_or("");
-        if self.source.preset.fence_exempt.contains(&kind) {
-            return Ok(None);
+        if !self.fenced
+            || self.source.scheme.has_timestamp()
+            || self.source.preset.fence_exempt.contains(&kind)
+        {
+            return None;
         }
         // An event type has no control characters, so that no two pairs make one text.
         let digest = Sha256::new()
             .chain_update(kind)
             .chain_update([0])
-            .chain_update(request.body)
+            .chain_update(body)
             .finalize();
-        Ok(Some(Fence {
+        Some(Fence {
             digest: digest.into(),
             expires_at: now.plus(self.retention),
-        }))
+        })
     }
 
     pub(crate) fn is_fenced(&self) -> bool {
