@@ -99,6 +99,7 @@ impl<DB: Backend> Operator<DB> {
             reason,
         };
         own(&self.shared, &set).await?;
+        self.shared.tenants.set_gone(source, gone);
         if let Some(state) = self.shared.find_source(source).await {
             state.set_gone(gone);
         }
