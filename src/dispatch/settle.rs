@@ -251,6 +251,7 @@ impl<DB: Backend> Job<'_, DB> {
             Ok(DB::rollback_to(open.conn()).await?)
         })
         .await;
+        self.shared.fail.reached(at::UNDONE).await?;
         match rolled_back {
             Ok(()) if DB::depth(open.conn()) == 1 => Ok(None),
             Err(Stop::Budget) => Err(Stop::Budget),

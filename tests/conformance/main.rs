@@ -55,6 +55,8 @@ mod parking;
 mod progress;
 mod restore;
 mod schema;
+#[cfg(feature = "failpoints")]
+mod seams;
 mod secrets;
 mod sessions;
 mod settings;
