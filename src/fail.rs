@@ -12,10 +12,14 @@ pub(crate) mod at {
     pub(crate) const ENTERED: &str = "entered";
     /// The handler has answered; nothing is settled.
     pub(crate) const HANDLED: &str = "handled";
+    /// What the handler did is taken back, and perhaps the locks with it; nothing else is written.
+    pub(crate) const UNDONE: &str = "undone";
     /// The savepoint is released; COMMIT is next.
     pub(crate) const RELEASED: &str = "released";
     /// A stream that adopts its first sequence is about to begin: its cursor is locked, COMMIT is next.
     pub(crate) const ADOPTED: &str = "adopted";
+    /// A transaction with no handler in it is about to begin.
+    pub(crate) const OPENING: &str = "opening";
     /// A transaction with no handler in it has all its locks; COMMIT is next.
     pub(crate) const DECIDED: &str = "decided";
     /// COMMIT has succeeded; nobody has been told, and nothing is drained.

@@ -1,6 +1,6 @@
 //! Sources that come and go: tenants, each with its own secrets, looked up when a delivery arrives.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -55,6 +55,8 @@ const LOOK_UP: Duration = Duration::from_secs(2);
 pub(crate) struct Registry {
     tenants: Mutex<Option<Arc<dyn Tenants>>>,
     alive: Mutex<HashMap<Arc<str>, Weak<SourceState>>>,
+    /// The names of all sources that are deregistered: a tenant that is made anew is so too.
+    gone: Mutex<HashSet<String>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -64,6 +66,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Registry {
     pub(crate) fn set(&self, tenants: Arc<dyn Tenants>) {
         *lock(&self.tenants) = Some(tenants);
+    }
+
+    pub(crate) fn set_all_gone(&self, names: impl IntoIterator<Item = String>) {
+        *lock(&self.gone) = names.into_iter().collect();
+    }
+
+    pub(crate) fn set_gone(&self, name: &str, gone: bool) {
+        let mut names = lock(&self.gone);
+        if gone {
+            names.insert(name.to_owned());
+        } else {
+            names.remove(name);
+        }
     }
 
     /// Those that somebody still holds.
@@ -107,7 +122,9 @@ impl<DB: Backend> Inbox<DB> {
             return Err(BuildError::new(BuildErrorKind::Name, message));
         }
         crate::inbox::check_lease(self.shared.lease, state.longest_budget())?;
-        lock(&self.shared.tenants.alive).insert(state.name_arc(), Arc::downgrade(&state));
+        let tenants = &self.shared.tenants;
+        lock(&tenants.alive).insert(state.name_arc(), Arc::downgrade(&state));
+        state.set_gone(lock(&tenants.gone).contains(state.name()));
         Ok(Tenant(state))
     }
 }

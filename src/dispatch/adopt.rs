@@ -5,11 +5,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::open::Open;
-use super::{Stop, within};
+use super::{Stop, cursor, within};
 use crate::clock::Timestamp;
 use crate::fail::at;
 use crate::shared::Shared;
-use crate::store::{Backend, Range, RangeKind, SETTLING, Start, Stream};
+use crate::store::{Backend, Cursor, Range, RangeKind, SETTLING, Start, Stream};
 
 /// For a few statements of our own.
 const BUDGET: Duration = Duration::from_secs(10);
@@ -80,7 +80,13 @@ impl<DB: Backend> Adopt<'_, DB> {
                     last: lowest - 1,
                     kind: RangeKind::BeforeStart,
                 };
-                DB::insert_range(conn, sql, self.stream, settling.generation, before, now).await?;
+                // Not over what an operator has discarded meanwhile: ranges do not overlap.
+                let mut cursor = Cursor {
+                    next: lowest,
+                    generation: settling.generation,
+                    next_range: None,
+                };
+                cursor::add::<DB>(conn, sql, self.stream, &mut cursor, before, now).await?;
             }
             tracing::info!(
                 source = self.stream.source,

@@ -17,7 +17,7 @@ impl<DB: Backend> Job<'_, DB> {
         from: Option<State>,
     ) -> Result<Settled<R>, Stop> {
         let (conn, sql, at) = (open.conn(), &self.shared.sql, self.shared.clock.now());
-        let stored = within(self.deadline, async {
+        let kept = within(self.deadline, async {
             let was = from.unwrap_or(self.begins_as());
             if was != State::Dead
                 && !DB::swap_state(conn, sql, self.key(), was, State::Dead, at).await?
@@ -32,14 +32,19 @@ impl<DB: Backend> Job<'_, DB> {
                     error: None,
                     lease: self.lease,
                 };
-                DB::record_attempt(conn, sql, self.key(), &attempt).await?;
-                return Ok(None);
+                // Not if an operator has it replayed out of its order, or another worker took it over.
+                let recorded = DB::record_attempt(conn, sql, self.key(), &attempt).await?;
+                return Ok(recorded.then_some(None));
             }
             let request = self.kept(conn).await?;
             DB::insert_pending(conn, sql, &self.pending(Some(reason), None, &request)).await?;
-            Ok(Some(request.bytes()))
+            Ok(Some(Some(request.bytes())))
         })
         .await?;
+        let Some(stored) = kept else {
+            open.roll_back(self.deadline).await?;
+            return Ok(Settled::answer(End::SetAside, Answer::set_aside()));
+        };
         open.commit(self.deadline).await?;
         if let Some(bytes) = stored {
             self.stored_one(bytes);

@@ -59,7 +59,7 @@ async fn land<DB: Backend>(
     })
 }
 
-/// Adds a range that begins at a locked cursor or above it, and moves the cursor. False, and nothing done, if all of it
+/// Adds a range of a locked cursor's stream, and moves the cursor if it stands in it. False, and nothing done, if all of it
 /// is in ranges already. What is stored in it is the caller's to set aside.
 pub(super) async fn add<DB: Backend>(
     conn: &mut DB::Connection,

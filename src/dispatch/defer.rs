@@ -6,7 +6,7 @@ use super::{Entered, Job, Settled, Stop};
 use crate::answer::Answer;
 use crate::event::Origin;
 use crate::queue::End;
-use crate::store::{Backend, Cursor, Known, Reason, State, Stream};
+use crate::store::{Backend, Cursor, Known, Place, Reason, State, Stream};
 
 impl<DB: Backend> Job<'_, DB> {
     /// Whether this is a delivery whose handler is not to run now.
@@ -66,7 +66,8 @@ impl<DB: Backend> Job<'_, DB> {
                 from: None,
             });
         }
-        Ok(if place.sequence > cursor.next {
+        // Equal, where version 1 of the crate has moved the cursor on and left `next_range` behind.
+        Ok(if place.sequence >= cursor.next {
             Entered::Store
         } else {
             // Its own row was purged: it was applied (§4.3).
@@ -108,6 +109,11 @@ impl<DB: Backend> Job<'_, DB> {
         if !again {
             return Ok(Entered::Stored);
         }
+        if let Some(place) = known.place(self.source.name())
+            && self.is_passed(conn, &place).await?
+        {
+            return Ok(Entered::SetAside);
+        }
         // Somebody sent it again on purpose: a new attempt (§5.11).
         let (sql, at) = (&self.shared.sql, self.shared.clock.now());
         if !DB::swap_state(conn, sql, self.key(), known.state, State::Parked, at).await? {
@@ -124,6 +130,17 @@ impl<DB: Backend> Job<'_, DB> {
         DB::keep_body(conn, sql, self.key(), self.stored).await?;
         DB::requeue(conn, sql, self.key(), at).await?;
         Ok(Entered::Requeue)
+    }
+
+    /// Whether no worker would ever find it in turn, as far as it can be told without waiting for the cursor.
+    async fn is_passed(&self, conn: &mut DB::Connection, place: &Place<'_>) -> Result<bool, Stop> {
+        let sql = &self.shared.sql;
+        let Some(cursor) = DB::cursor(conn, sql, place.stream).await? else {
+            return Ok(false);
+        };
+        Ok(place.generation != cursor.generation
+            || place.sequence < cursor.next
+            || DB::range_at(conn, sql, place).await?.is_some())
     }
 }
 

@@ -124,7 +124,11 @@ impl<DB: Backend> Job<'_, DB> {
             return Err(Stop::Again);
         }
         // A dead letter's fence went with the rollback of its handler's work.
-        if known.state == State::Dead && self.is_fenced(conn).await? {
+        if self.origin == Origin::Drained {
+            if let Some(fence) = &self.fence {
+                DB::insert_fence(conn, sql, self.key(), fence).await?;
+            }
+        } else if known.state == State::Dead && self.is_fenced(conn).await? {
             return Ok(Entered::Fence {
                 from: Some(known.state),
             });

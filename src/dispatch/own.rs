@@ -69,6 +69,7 @@ async fn once<DB: Backend, W: Own<DB>>(
     work: &W,
     deadline: Instant,
 ) -> Result<W::Done, Stop> {
+    shared.fail.reached(at::OPENING).await?;
     let mut open = Open::begin(shared, deadline).await?;
     let ended = within(deadline, work.once(shared, open.conn())).await?;
     shared.fail.reached(at::DECIDED).await?;

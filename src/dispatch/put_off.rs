@@ -102,7 +102,7 @@ impl<DB: Backend> Job<'_, DB> {
         };
         // The lock on it may have gone with the rollback.
         let known = match DB::lock_event(conn, sql, self.key()).await? {
-            Some(known) if known.state == from => known,
+            Some(known) if known.state == from && !known.has_yielded => known,
             _ => return Ok(Kept::Decided),
         };
         if from != State::Parked {

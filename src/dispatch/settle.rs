@@ -269,6 +269,7 @@ impl<DB: Backend> Job<'_, DB> {
             Ok(DB::rollback_to(open.conn()).await?)
         })
         .await;
+        self.shared.fail.reached(at::UNDONE).await?;
         match rolled_back {
             Ok(()) if DB::depth(open.conn()) == 1 => Ok(None),
             Err(Stop::Budget) => Err(Stop::Budget),
@@ -315,9 +316,8 @@ impl<DB: Backend> Job<'_, DB> {
             return Ok(Some(request.bytes()));
         };
         let at = self.shared.clock.now();
-        if from != State::Dead
-            && !DB::swap_state(conn, sql, self.key(), from, State::Dead, at).await?
-        {
+        // Of a dead letter too: where the rollback gave its lock back, an operator may have replayed it meanwhile.
+        if !DB::swap_state(conn, sql, self.key(), from, State::Dead, at).await? {
             return Ok(None);
         }
         let attempt = Attempt {

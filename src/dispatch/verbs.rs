@@ -10,8 +10,12 @@ use crate::error::{OperatorError, OperatorErrorKind as Kind};
 use crate::operator::Seen;
 use crate::shared::Shared;
 use crate::store::{
-    Audit, Backend, Cursor, Key, Known, Lease, Place, Range, RangeKind, Sql, Start, State, Stream,
+    AT_ONCE, Attempt, Audit, Backend, Cursor, Key, Known, Lease, Place, Range, RangeKind, Reason,
+    Sql, Start, State, Stream,
 };
+
+/// Events of one page.
+const PAGE: i64 = 500;
 
 /// What an operator's action came to.
 pub(crate) struct Change {
@@ -320,6 +324,7 @@ impl<DB: Backend> Own<DB> for Reset<'_> {
             kind: RangeKind::Skipped,
         };
         DB::set_aside(conn, sql, stream, self.seen.generation, everything, at).await?;
+        set_versions_aside::<DB>(conn, sql, stream, at).await?;
         let Some(cursor) = cursor::lock::<DB>(conn, sql, stream, at).await? else {
             return refused(Kind::NotFound);
         };
@@ -352,6 +357,44 @@ impl<DB: Backend> Own<DB> for Reset<'_> {
         );
         audit_stream::<DB>(conn, sql, stream, at, "reset", self.actor, &detail).await?;
         Ok(Ended::Commit(Ok(moved(stream, renewed))))
+    }
+}
+
+/// Of newer-than order: a version of before would be greater than those that begin anew.
+async fn set_versions_aside<DB: Backend>(
+    conn: &mut DB::Connection,
+    sql: &Sql,
+    stream: Stream<'_>,
+    at: Timestamp,
+) -> Result<(), Stop> {
+    let attempt = Attempt {
+        reason: Some(Reason::Skipped),
+        not_before: AT_ONCE,
+        status: None,
+        error: None,
+        lease: Lease::NONE,
+    };
+    let mut after = String::new();
+    loop {
+        let page = DB::unplaced(conn, sql, stream, &after, PAGE).await?;
+        let full = page.len() as i64 == PAGE;
+        for event_id in page {
+            let key = Key {
+                source: stream.source,
+                event_id: &event_id,
+            };
+            let known = DB::lock_event(conn, sql, key).await?;
+            if let Some(state @ (State::Parked | State::Dead)) = known.map(|known| known.state)
+                && !(DB::swap_state(conn, sql, key, state, State::Dead, at).await?
+                    && DB::record_attempt(conn, sql, key, &attempt).await?)
+            {
+                return Err(Stop::Again);
+            }
+            after = event_id;
+        }
+        if !full {
+            return Ok(());
+        }
     }
 }
 

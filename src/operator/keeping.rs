@@ -34,7 +34,8 @@ impl<DB: Backend> Operator<DB> {
     /// Removes stored requests (headers, body, URI) and stored answers, for a data-protection request say. The events' own
     /// rows stay, so that duplicates are known still. What is erased cannot be replayed; a duplicate whose answer is erased
     /// gets `already_processed`, from other processes within the ten minutes for which they remember small answers. What the
-    /// source refuses when it is sent again is a dead letter without a request again. Nothing of what still waits to be applied is touched: [`Erased::waiting`] says how many
+    /// source refuses when it is sent again is a dead letter without a request again. Nothing of what still waits to be
+    /// applied is touched: [`Erased::waiting`] says how many
     /// there are. By correlation id it looks at every row of the source.
     ///
     /// # Errors
@@ -65,10 +66,10 @@ impl<DB: Backend> Operator<DB> {
             actor: &self.actor,
             reason,
         };
-        let erased = own(&self.shared, &erase).await?;
-        // What was answered is remembered here too.
+        let erased = own(&self.shared, &erase).await;
+        // Whatever came of it: what was erased may be remembered.
         self.shared.recent.clear();
-        Ok(erased)
+        Ok(erased?)
     }
 
     /// From now on verified deliveries of this source get 410, upon which producers pause the endpoint (§3): here at once,
@@ -100,6 +101,7 @@ impl<DB: Backend> Operator<DB> {
             reason,
         };
         own(&self.shared, &set).await?;
+        self.shared.tenants.set_gone(source, gone);
         state.set_gone(gone);
         Ok(())
     }

@@ -41,6 +41,8 @@ pub(super) enum Drained {
     Nothing,
     More,
     Later(Instant),
+    /// As the database has it: should it say something else before that, it is right.
+    Until(Instant),
 }
 
 pub(super) async fn work<DB: Backend>(shared: &Arc<Shared<DB>>, work: &Work) -> Drained {
@@ -153,6 +155,10 @@ fn later(wait: Duration) -> Step {
     Step::Ended(Drained::Later(Instant::now() + wait))
 }
 
+fn until(wait: Duration) -> Step {
+    Step::Ended(Drained::Until(Instant::now() + wait))
+}
+
 async fn one<DB: Backend>(
     shared: &Arc<Shared<DB>>,
     source: &Arc<SourceState>,
@@ -181,6 +187,7 @@ async fn one<DB: Backend>(
         Ok(Ok(Looked::TakenUp(taken_up))) => *taken_up,
         Ok(Ok(Looked::Nothing)) => return Step::Ended(Drained::Nothing),
         Ok(Ok(Looked::Later(wait))) => return later(wait),
+        Ok(Ok(Looked::Until(wait))) => return until(wait),
         Ok(Ok(Looked::Poison(head))) => return crashed(shared, source, &head).await,
         Ok(Ok(Looked::Flying(mut flight))) => {
             drop((_lane, _permits));
@@ -206,8 +213,12 @@ async fn one<DB: Backend>(
         origin: Origin::Drained,
         request: &request,
         stored: &head.request,
-        // It passed the fence when it came, or an operator let it pass.
-        fence: None,
+        // It passed the fence when it came, or an operator let it pass: this is for others.
+        fence: source.fence_of_body(
+            envelope.event_type.as_deref(),
+            request.body(),
+            shared.clock.now(),
+        ),
         lease,
         // What waits for no turn is found by its id.
         out_of_order: matches!(work, Work::Event { .. }),
@@ -268,6 +279,8 @@ fn readable(head: &Pending) -> Option<(Envelope, Request<Bytes>)> {
 enum Looked<'a> {
     Nothing,
     Later(Duration),
+    /// It is not to be tried before that.
+    Until(Duration),
     /// It ends whoever tries it.
     Poison(Box<Pending>),
     /// A redelivery is applying it there and then (§5.6).
@@ -307,7 +320,7 @@ async fn take_up<'a, DB: Backend>(
         let (leases, now) = (&shared.worker.leases, shared.clock.now());
         let wait = head.not_before.since(now);
         if !wait.is_zero() {
-            return Ok(Looked::Later(wait));
+            return Ok(Looked::Until(wait));
         }
         if leases.is_taken(&head, now) {
             return Ok(Looked::Later(TAKEN));
@@ -461,7 +474,7 @@ async fn judge<DB: Backend>(job: &Job<'_, DB>, head: &Pending, settled: &Settled
             hand_back(job, key).await;
             Step::Ended(Drained::Nothing)
         }
-        End::PutOff { until, .. } => later(until.since(job.shared.clock.now())),
+        End::PutOff { until: at, .. } => until(at.since(job.shared.clock.now())),
         End::Failed if !settled.blames_handler => {
             hand_back(job, key).await;
             later(SOON)
@@ -574,7 +587,7 @@ async fn fail<DB: Backend>(
     };
     match recorded {
         Ok(_) if dead => Step::Ended(Drained::Nothing),
-        Ok(_) => later(wait),
+        Ok(_) => until(wait),
         Err(()) => {
             tracing::warn!(
                 source = key.source,

@@ -206,6 +206,7 @@ pub(crate) async fn learn_who_is_gone<DB: Backend>(shared: &Shared<DB>) -> Resul
     for source in every_source(shared) {
         source.set_gone(gone.iter().any(|name| name == source.name()));
     }
+    shared.tenants.set_all_gone(gone);
     Ok(())
 }
 

@@ -200,8 +200,15 @@ struct Rounds {
     known: HashSet<Work>,
     /// Running, and woken again meanwhile.
     again: HashSet<Work>,
-    later: HashMap<Work, Instant>,
+    later: HashMap<Work, Wait>,
     running: JoinSet<(Work, Drained)>,
+}
+
+/// Until when something is left alone.
+struct Wait {
+    until: Instant,
+    /// It says so in the database, where others may change it.
+    is_stored: bool,
 }
 
 async fn run<DB: Backend>(shared: Weak<Shared<DB>>, signals: Arc<Signals>) {
@@ -235,8 +242,9 @@ async fn run<DB: Backend>(shared: Weak<Shared<DB>>, signals: Arc<Signals>) {
         let until = rounds
             .later
             .values()
+            .map(|wait| wait.until)
             .min()
-            .map_or(next_poll, |soon| next_poll.min(*soon));
+            .map_or(next_poll, |soon| next_poll.min(soon));
         tokio::select! {
             () = signals.woken.notified() => {}
             () = sleep_until(until) => {}
@@ -334,7 +342,7 @@ impl Rounds {
         let due: Vec<_> = self
             .later
             .iter()
-            .filter(|(_, at)| **at <= now)
+            .filter(|(_, wait)| wait.until <= now)
             .map(|(key, _)| key.clone())
             .collect();
         for stream in due {
@@ -373,8 +381,11 @@ impl Rounds {
                     {
                         found = true;
                         let work = kind.work(state.name_arc(), Arc::from(id.as_str()));
-                        if matches!(kind, Kind::Settling) {
-                            // By the clock it has settled, whatever a timer thought that it would take.
+                        // By the clock it has settled, whatever a timer thought that it would take; or somebody else, who
+                        // could not tell, has done something about a head that was to wait.
+                        if matches!(kind, Kind::Settling)
+                            || self.later.get(&work).is_some_and(|wait| wait.is_stored)
+                        {
                             self.later.remove(&work);
                         }
                         if !self.known.contains(&work) && !self.later.contains_key(&work) {
@@ -424,8 +435,9 @@ impl Rounds {
             _ if again => self.add(stream),
             Drained::Nothing => {}
             Drained::More => self.add(stream),
-            Drained::Later(at) => {
-                self.later.insert(stream, at);
+            Drained::Later(until) | Drained::Until(until) => {
+                let is_stored = matches!(drained, Drained::Until(_));
+                self.later.insert(stream, Wait { until, is_stored });
             }
         }
     }

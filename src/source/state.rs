@@ -271,7 +271,8 @@ impl SourceState {
         Ok(self.fence_of_body(event_type, request.body, now))
     }
 
-    /// The fence where no time is signed. There is none for what came by another way than a signed delivery if one is.
+    /// The fence where no time is signed, which can be told of a stored event too. There is none for what came by another
+    /// way than a signed delivery if one is.
     pub(crate) fn fence_of_body(
         &self,
         event_type: Option<&str>,

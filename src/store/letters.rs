@@ -126,6 +126,24 @@ macro_rules! statements_for_operators {
             Ok(done.rows_affected())
         }
 
+        async fn unplaced(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+            after: &str,
+            limit: i64,
+        ) -> Result<Vec<String>> {
+            let rows = sqlx::query(sql.unplaced.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .bind(after)
+                .bind(limit)
+                .fetch_all(conn)
+                .await?;
+            rows.iter().map(|row| required(text(row, 0)?)).collect()
+        }
+
         async fn strayed(
             conn: &mut Self::Connection,
             sql: &Sql,

@@ -386,7 +386,7 @@ pub trait Backend: Database + sealed::Sealed {
         out_of_order: bool,
         at: Timestamp,
     ) -> impl Future<Output = Result<bool>> + Send;
-    /// Gives a stored event the body that it was stored without.
+    /// Gives a stored event the request that it has no body of.
     #[doc(hidden)]
     fn keep_body(
         conn: &mut Self::Connection,
@@ -641,6 +641,15 @@ pub trait Backend: Database + sealed::Sealed {
         range: Range,
         at: Timestamp,
     ) -> impl Future<Output = Result<u64>> + Send;
+    /// Stored events of a stream that have a version and no place, and are not set aside, after `after` by their ids.
+    #[doc(hidden)]
+    fn unplaced(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        after: &str,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<String>>> + Send;
     /// Streams of a source whose cursor stands in a range.
     #[doc(hidden)]
     fn strayed(

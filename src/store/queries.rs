@@ -514,10 +514,13 @@ macro_rules! statements_of_backend {
         ) -> Result<bool> {
             // The handler never ran for what was given up for a gap, set aside, or held by the fence; and an attempt under a
             // lease was counted when it began.
-            let ran = !matches!(
+            let by_its_place = matches!(
                 attempt.reason,
-                Some(Reason::Gap | Reason::Skipped | Reason::BeforeStart | Reason::Fenced)
-            ) && attempt.lease == Lease::NONE;
+                Some(Reason::Gap | Reason::Skipped | Reason::BeforeStart)
+            );
+            let ran = !by_its_place
+                && attempt.reason != Some(Reason::Fenced)
+                && attempt.lease == Lease::NONE;
             let done = sqlx::query(sql.record_attempt.clone())
                 .persistent(sql.named)
                 .bind(i64::from(ran))
@@ -529,6 +532,7 @@ macro_rules! statements_of_backend {
                 .bind(key.event_id)
                 .bind(attempt.lease.token())
                 .bind(attempt.lease.token())
+                .bind(i64::from(by_its_place))
                 .execute(conn)
                 .await?;
             Ok(done.rows_affected() == 1)
@@ -641,6 +645,9 @@ macro_rules! statements_of_backend {
         ) -> Result<()> {
             sqlx::query(sql.keep_body.clone())
                 .persistent(sql.named)
+                .bind(&*request.method)
+                .bind(&*request.uri)
+                .bind(&*request.headers)
                 .bind(&*request.body)
                 .bind(request.bytes())
                 .bind(key.source)
@@ -840,6 +847,8 @@ macro_rules! statements_of_backend {
                 .bind(before.as_micros())
                 .bind(source)
                 .bind(now.as_micros())
+                .bind(source)
+                .bind(before.as_micros())
                 .fetch_one(conn)
                 .await?;
             let stale: i64 = row.try_get(0)?;

@@ -176,10 +176,11 @@ statements! {
         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     // A lease of 0 is no lease, and demands none: a delivery that its producer sent again needs nobody's.
     delete_pending = "DELETE FROM {p}pending WHERE source = ? AND event_id = ? AND (? = 0 OR lease_token = ?)";
+    // The last flag: not of what an operator wants applied out of its order.
     record_attempt = "UPDATE {p}pending
         SET attempts = attempts + ?, reason = ?, not_before = ?, last_status = ?, last_error = ?,
             lease_token = 0, lease_owner = NULL, unfinished = 0
-        WHERE source = ? AND event_id = ? AND (? = 0 OR lease_token = ?)";
+        WHERE source = ? AND event_id = ? AND (? = 0 OR lease_token = ?) AND (? = 0 OR out_of_order = 0)";
     // Only with the lease that it was tried under: a verdict that was given meanwhile stays.
     postpone = "UPDATE {p}pending
         SET not_before = ?, last_status = ?, last_error = ?, lease_token = 0, lease_owner = NULL, unfinished = 0
@@ -204,10 +205,12 @@ statements! {
     retire = "DELETE FROM {p}worker WHERE owner = ? OR beat_at < ?";
     // Over the bound on parking the body is not kept; a handler must not be run without it.
     release = "UPDATE {p}pending
-        SET reason = NULL, not_before = ?, attempts = 0, unfinished = 0, parked_at = ?, out_of_order = ?
+        SET reason = NULL, not_before = ?, attempts = 0, unfinished = 0, parked_at = ?, out_of_order = ?,
+            lease_token = 0, lease_owner = NULL
         WHERE source = ? AND event_id = ? AND LENGTH(body) > 0";
-    // Over the bound on parking the body was not kept, and whoever sends the event again brings it.
-    keep_body = "UPDATE {p}pending SET body = ?, bytes = ?
+    // Over the bound on parking the body was not kept, and of what was erased nothing is: whoever sends the event again
+    // brings it.
+    keep_body = "UPDATE {p}pending SET method = ?, uri = ?, headers = ?, body = ?, bytes = ?
         WHERE source = ? AND event_id = ? AND LENGTH(body) = 0";
     requeue = "UPDATE {p}pending SET reason = NULL, not_before = ?, parked_at = ?, attempts = 0, unfinished = 0,
             lease_token = 0, lease_owner = NULL
@@ -279,7 +282,9 @@ statements! {
         (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}event
             WHERE source = ? AND state IN (4, 5) AND state > 3 AND decided_at < ? LIMIT 1) AS stale_others) +
         (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}fence
-            WHERE source = ? AND expires_at < ? LIMIT 1) AS stale_fences)";
+            WHERE source = ? AND expires_at < ? LIMIT 1) AS stale_fences) +
+        (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}answer
+            WHERE source = ? AND at < ? LIMIT 1) AS stale_answers)";
     now = "SELECT {now}";
     stale_audit = "SELECT COUNT(*) FROM (SELECT at FROM {p}audit ORDER BY id LIMIT 1) AS oldest WHERE at < ?";
     // By id, which is by age: the oldest are looked at, and no others.
@@ -335,6 +340,12 @@ statements! {
     aside_pending = "UPDATE {p}pending SET reason = ?, out_of_order = 0
         WHERE source = ? AND correlation_id = ? AND generation = ? AND sequence BETWEEN ? AND ?
             AND (reason IS NULL OR reason IN (1, 2, 3, 4))";
+    // Of newer-than order: such an event has no place that a range could hold.
+    unplaced = "SELECT p.event_id FROM {p}pending p
+        JOIN {p}event e ON e.source = p.source AND e.event_id = p.event_id
+        WHERE p.source = ? AND p.correlation_id = ? AND p.generation = 0 AND p.sequence IS NULL
+            AND e.version IS NOT NULL AND (p.reason IS NULL OR p.reason IN (1, 2, 3, 4)) AND p.event_id > ?
+        ORDER BY p.event_id LIMIT ?";
     discard_event = "UPDATE {p}event SET state = 6, slot = NULL, decided_at = ?
         WHERE source = ? AND event_id = ? AND state IN (2, 3, 4)";
     renew_cursor = "UPDATE {p}cursor SET version = NULL, settles_at = NULL

@@ -31,6 +31,7 @@ suite![
     what_the_fence_held_is_forgotten_with_its_request,
     what_is_stored_for_later_leaves_its_fence,
     what_is_put_off_leaves_its_fence,
+    what_an_operator_replays_leaves_its_fence,
 ];
 
 const SECRET: &str = "a webhook secret";
@@ -337,6 +338,27 @@ async fn what_is_put_off_leaves_its_fence<D: TestDb>(db: D) {
     world.post(push("guid-1", "push", 5)).await.is_applied();
     is_fenced(&world.post(push("guid-2", "push", 5)).await);
     assert_eq!(world.applied().await, ["guid-1"]);
+}
+
+/// What was refused has left none; when it is applied after all, it does.
+async fn what_an_operator_replays_leaves_its_fence<D: TestDb>(db: D) {
+    let world = World::over(&db)
+        .source(github)
+        .answers(|call| if call.run == 1 { 422 } else { 0 })
+        .start()
+        .await;
+    world
+        .post(push("guid-1", "push", 5))
+        .await
+        .is(422, "rejected");
+    let ada = world.inbox.operator("ada").expect("a name");
+    assert!(ada.replay(SOURCE, "guid-1", "mended").await.unwrap());
+    eventually("it is applied", async || {
+        world.applied().await == ["guid-1"]
+    })
+    .await;
+    is_fenced(&world.post(push("guid-2", "push", 5)).await);
+    assert_eq!(world.probe.runs("guid-2"), 0);
 }
 
 /// §7.1; what an operator released is not: it is as good as parked.

@@ -59,6 +59,8 @@ mod reconcile;
 mod reconcile_races;
 mod restore;
 mod schema;
+#[cfg(feature = "failpoints")]
+mod seams;
 mod secrets;
 mod seeds;
 mod sessions;

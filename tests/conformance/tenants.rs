@@ -26,6 +26,7 @@ suite![
     a_look_up_that_fails_is_a_503,
     parked_events_of_a_tenant_are_drained_after_a_restart,
     a_tenant_is_checked_like_any_source,
+    a_tenant_that_is_made_anew_is_deregistered_still,
 ];
 
 /// The tenants of a test: a name is a secret too.
@@ -220,4 +221,22 @@ async fn a_tenant_is_checked_like_any_source<D: TestDb>(db: D) {
         BuildErrorKind::Name
     );
     assert_eq!(kind(own), BuildErrorKind::Name);
+}
+
+/// §3: here at once, and after a restart: a look-up that makes its tenants as it is asked knows nothing of it.
+async fn a_tenant_that_is_made_anew_is_deregistered_still<D: TestDb>(db: D) {
+    let before = town(&db, &["acme"]).await;
+    let ada = before.inbox.operator("ada").expect("a name");
+    ada.deregister("acme", "we move").await.expect("it is");
+    before.book.add::<D>(&before.inbox, "acme");
+    let after = town(&db, &["acme"]).await;
+    for town in [&before, &after] {
+        let reply = town.send("acme", "acme", &Event::new("evt_1")).await;
+        assert_eq!((reply.status, reply.outcome()), (410, "rejected"));
+    }
+    ada.rearm("acme", "we have moved").await.expect("it is");
+    before
+        .send("acme", "acme", &Event::new("evt_1"))
+        .await
+        .is_applied();
 }
