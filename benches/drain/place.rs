@@ -54,7 +54,6 @@ impl Place for sqlx::Sqlite {
     execute!();
 }
 
-#[cfg(feature = "postgres")]
 impl Place for sqlx::Postgres {
     const LABEL: &'static str = "postgres";
 
@@ -69,7 +68,6 @@ impl Place for sqlx::Postgres {
     execute!();
 }
 
-#[cfg(feature = "mysql")]
 impl Place for sqlx::MySql {
     const LABEL: &'static str = "mysql";
 
@@ -97,7 +95,6 @@ pub(crate) fn name() -> String {
 }
 
 /// Makes a database on a server, and says how to connect to it.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) async fn on_server<DB: Place>(url: &str, statement: String)
 where
     <DB::Connection as Connection>::Options: ConnectOptions<Connection = DB::Connection>,

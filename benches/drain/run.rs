@@ -74,7 +74,6 @@ async fn all(plan: &Plan) {
     let pools = [sqlite(file("a")).await, sqlite(file("b")).await];
     measure::<sqlx::Sqlite>(plan, pools, &mut bars).await;
     std::fs::remove_dir_all(&folder).expect("the folder goes");
-    #[cfg(feature = "postgres")]
     if let Ok(url) = std::env::var("TEST_POSTGRES_URL") {
         let names = [name(), name()];
         let mut pools = Vec::new();
@@ -91,7 +90,6 @@ async fn all(plan: &Plan) {
             on_server::<sqlx::Postgres>(&url, drop).await;
         }
     }
-    #[cfg(feature = "mysql")]
     if let Ok(url) = std::env::var("TEST_MYSQL_URL") {
         let names = [name(), name()];
         let mut pools = Vec::new();
