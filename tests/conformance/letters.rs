@@ -315,7 +315,10 @@ async fn many_are_replayed_at_once_and_one_that_cannot_be_stops_none<D: TestDb>(
     assert_eq!((report.matched, report.done, report.left), (6, 5, 1));
     assert_eq!(report.refusals.len(), 1);
     assert_eq!(report.refusals[0].key, Some(PageKey::new(SOURCE, "evt_2")));
-    assert!(report.refusals[0].why.contains("was not kept"), "{report:?}");
+    assert!(
+        report.refusals[0].why.contains("was not kept"),
+        "{report:?}"
+    );
     eventually("they are applied", async || world.ledger().await.len() == 5).await;
     // Safe to repeat, from a task of its own.
     let ada = ada(&world);

@@ -284,8 +284,20 @@ async fn a_crowd_of_streams_does_not_get_over_the_bound_together<D: TestDb>(db: 
         .collect();
     for reply in sent {
         let reply = reply.await.unwrap();
-        assert!(matches!(reply.status, 202 | 429), "{reply:?}");
+        // 503: too contended, on MySQL, where new streams lock the gap that they belong into.
+        assert!(matches!(reply.status, 202 | 429 | 503), "{reply:?}");
     }
+    // One that gave its room back, to begin again, may have had others refused meanwhile; more than five is never.
+    let parked = world.in_state(2).await;
+    assert!((1..=5).contains(&parked), "{parked}");
+    for n in parked..5 {
+        world
+            .send(&numbered(&format!("late-{n}"), 2))
+            .await
+            .is_parked(1);
+    }
+    let full = world.send(&numbered("late", 2)).await;
+    full.is_problem_about(429, "failed", "parked");
     assert_eq!(world.in_state(2).await, 5);
 }
 
