@@ -4,10 +4,12 @@
 //! cursor. A worker therefore only needs to look; a wake that is lost costs a poll, and nothing else.
 
 pub(crate) mod drain;
+mod ended;
 pub(crate) mod hints;
 pub(crate) mod lease;
 mod progress;
 pub(crate) mod purge;
+mod take_up;
 pub(crate) mod upkeep;
 pub(crate) mod worker;
 

@@ -1,0 +1,240 @@
+//! Queries: what is kept, and for how long.
+
+macro_rules! statements_of_keeping {
+    () => {
+        async fn audit(conn: &mut Self::Connection, sql: &Sql, entry: &Audit<'_>) -> Result<()> {
+            sqlx::query(sql.audit.clone())
+                .persistent(sql.named)
+                .bind(entry.at.as_micros())
+                .bind(entry.key.source)
+                .bind((!entry.key.event_id.is_empty()).then_some(entry.key.event_id))
+                .bind(entry.action)
+                .bind(entry.actor)
+                .bind(entry.detail)
+                .execute(conn)
+                .await?;
+            Ok(())
+        }
+
+        async fn purge_fences(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            before: Timestamp,
+            limit: i64,
+        ) -> Result<u64> {
+            let done = sqlx::query(sql.purge_fences.clone())
+                .persistent(sql.named)
+                .bind(source)
+                .bind(before.as_micros())
+                .bind(limit)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected())
+        }
+
+        async fn stale(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            before: Timestamp,
+            now: Timestamp,
+        ) -> Result<bool> {
+            let row = sqlx::query(sql.stale.clone())
+                .persistent(sql.named)
+                .bind(source)
+                .bind(before.as_micros())
+                .bind(source)
+                .bind(before.as_micros())
+                .bind(source)
+                .bind(now.as_micros())
+                .bind(source)
+                .bind(before.as_micros())
+                .fetch_one(conn)
+                .await?;
+            let stale: i64 = row.try_get(0)?;
+            Ok(stale > 0)
+        }
+
+        async fn insert_answer(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            kept: &Kept,
+            at: Timestamp,
+        ) -> Result<()> {
+            // Twice at most: one of the same id may be left whose event has been purged.
+            for _ in 0..2 {
+                let done = sqlx::query(sql.insert_answer.clone())
+                    .persistent(sql.named)
+                    .bind(key.source)
+                    .bind(key.event_id)
+                    .bind(at.as_micros())
+                    .bind(i64::from(kept.status))
+                    .bind(&*kept.headers)
+                    .bind(kept.body.as_deref())
+                    .execute(&mut *conn)
+                    .await;
+                if inserted(done.map(|done| done.rows_affected()))? {
+                    return Ok(());
+                }
+                sqlx::query(sql.delete_answer.clone())
+                    .persistent(sql.named)
+                    .bind(key.source)
+                    .bind(key.event_id)
+                    .execute(&mut *conn)
+                    .await?;
+            }
+            Ok(())
+        }
+
+        async fn answer(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+        ) -> Result<Option<Arc<Kept>>> {
+            let row = sqlx::query(sql.answer.clone())
+                .persistent(sql.named)
+                .bind(key.source)
+                .bind(key.event_id)
+                .fetch_optional(conn)
+                .await?;
+            row.map_or(Ok(None), |row| kept_answer(&row, 0))
+        }
+
+        async fn purge_answers(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            before: Timestamp,
+            limit: i64,
+        ) -> Result<u64> {
+            let done = sqlx::query(sql.purge_answers.clone())
+                .persistent(sql.named)
+                .bind(source)
+                .bind(before.as_micros())
+                .bind(limit)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected())
+        }
+
+        async fn purge(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            before: Timestamp,
+            limit: i64,
+        ) -> Result<u64> {
+            let mut removed = 0;
+            for statement in [
+                &sql.purge_held,
+                &sql.purge_fenced,
+                &sql.purge_applied,
+                &sql.purge_superseded,
+            ] {
+                let done = sqlx::query(statement.clone())
+                    .persistent(sql.named)
+                    .bind(source)
+                    .bind(before.as_micros())
+                    .bind(limit)
+                    .execute(&mut *conn)
+                    .await?;
+                removed += done.rows_affected();
+            }
+            Ok(removed)
+        }
+
+        async fn erase_answers(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            which: &ErasureFilter<'_>,
+        ) -> Result<u64> {
+            let done = sqlx::query(sql.erase_answers.clone())
+                .persistent(sql.named)
+                .bind(&b""[..])
+                .bind(source)
+                .bind(i64::from(which.event_id.is_none()))
+                .bind(which.event_id.unwrap_or_default())
+                .bind(which.before.map_or(i64::MAX, Timestamp::as_micros))
+                .bind(i64::from(which.correlation_id.is_none()))
+                .bind(source)
+                .bind(which.correlation_id.unwrap_or_default())
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected())
+        }
+
+        async fn gone_sources(conn: &mut Self::Connection, sql: &Sql) -> Result<Vec<String>> {
+            let rows = sqlx::query(sql.gone_sources.clone())
+                .persistent(sql.named)
+                .fetch_all(conn)
+                .await?;
+            rows.iter().map(|row| required(text(row, 0)?)).collect()
+        }
+
+        async fn set_gone(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            gone: bool,
+            at: Timestamp,
+        ) -> Result<()> {
+            // Twice at most: somebody else may have been first.
+            for _ in 0..2 {
+                let done = sqlx::query(sql.set_gone.clone())
+                    .persistent(sql.named)
+                    .bind(i64::from(gone))
+                    .bind(at.as_micros())
+                    .bind(source)
+                    .execute(&mut *conn)
+                    .await?;
+                if done.rows_affected() > 0 {
+                    return Ok(());
+                }
+                let done = sqlx::query(sql.insert_gone.clone())
+                    .persistent(sql.named)
+                    .bind(source)
+                    .bind(i64::from(gone))
+                    .bind(at.as_micros())
+                    .execute(&mut *conn)
+                    .await;
+                if inserted(done.map(|done| done.rows_affected()))? {
+                    return Ok(());
+                }
+            }
+            Ok(())
+        }
+
+        async fn stale_audit(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            before: Timestamp,
+        ) -> Result<bool> {
+            let row = sqlx::query(sql.stale_audit.clone())
+                .persistent(sql.named)
+                .bind(before.as_micros())
+                .fetch_one(conn)
+                .await?;
+            Ok(row.try_get::<i64, _>(0)? > 0)
+        }
+
+        async fn purge_audit(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            before: Timestamp,
+            limit: i64,
+        ) -> Result<u64> {
+            let done = sqlx::query(sql.purge_audit.clone())
+                .persistent(sql.named)
+                .bind(limit)
+                .bind(before.as_micros())
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected())
+        }
+    };
+}
+
+pub(crate) use statements_of_keeping;

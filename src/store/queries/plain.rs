@@ -1,0 +1,36 @@
+//! Queries: the connection itself.
+
+macro_rules! statements_of_plain {
+    () => {
+        async fn run(conn: &mut Self::Connection, statement: SqlStr) -> Result<()> {
+            sqlx::raw_sql(statement).execute(conn).await?;
+            Ok(())
+        }
+
+        async fn rollback_to(conn: &mut Self::Connection) -> Result<()> {
+            Self::run(
+                conn,
+                SqlStr::from_static("ROLLBACK TO SAVEPOINT tower_inbox"),
+            )
+            .await
+        }
+
+        async fn now(conn: &mut Self::Connection, sql: &Sql) -> Result<Timestamp> {
+            let row = sqlx::query(sql.now.clone())
+                .persistent(sql.named)
+                .fetch_one(conn)
+                .await?;
+            Ok(Timestamp::from_micros(row.try_get(0)?))
+        }
+
+        async fn ping(conn: &mut Self::Connection, sql: &Sql) -> Result<()> {
+            sqlx::query(sql.ping.clone())
+                .persistent(sql.named)
+                .fetch_optional(conn)
+                .await?;
+            Ok(())
+        }
+    };
+}
+
+pub(crate) use statements_of_plain;

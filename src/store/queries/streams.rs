@@ -1,0 +1,152 @@
+//! Queries: where streams stand.
+
+macro_rules! statements_of_streams {
+    () => {
+        async fn advance_cursor(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            place: &Place<'_>,
+            at: Timestamp,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.advance_cursor.clone())
+                .persistent(sql.named)
+                .bind(place.sequence + 1)
+                .bind(at.as_micros())
+                .bind(place.stream.source)
+                .bind(place.stream.correlation_id)
+                .bind(place.generation)
+                .bind(place.sequence)
+                .bind(place.sequence + 1)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn open_cursor(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+            start: Start,
+            at: Timestamp,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.open_cursor.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .bind(start.next)
+                .bind(start.settles_at.map(Timestamp::as_micros))
+                .bind(at.as_micros())
+                .execute(conn)
+                .await;
+            inserted(done.map(|done| done.rows_affected()))
+        }
+
+        async fn lock_cursor(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+        ) -> Result<Option<Cursor>> {
+            let row = sqlx::query(sql.lock_cursor.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .fetch_optional(conn)
+                .await?;
+            row.map(|row| cursor(&row)).transpose()
+        }
+
+        async fn touch_settling(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+            at: Timestamp,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.touch_settling.clone())
+                .persistent(sql.named)
+                .bind(at.as_micros())
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn lock_settling(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+        ) -> Result<Option<Settling>> {
+            let row = sqlx::query(sql.lock_settling.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .fetch_optional(conn)
+                .await?;
+            row.map(|row| {
+                Ok(Settling {
+                    settles_at: Timestamp::from_micros(
+                        row.try_get::<Option<i64>, _>(0)?.unwrap_or_default(),
+                    ),
+                    generation: row.try_get(1)?,
+                })
+            })
+            .transpose()
+        }
+
+        async fn lowest_parked(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+            generation: i64,
+        ) -> Result<Option<i64>> {
+            let row = sqlx::query(sql.lowest_parked.clone())
+                .persistent(sql.named)
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .bind(generation)
+                .fetch_one(conn)
+                .await?;
+            row.try_get(0)
+        }
+
+        async fn settle_cursor(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            stream: Stream<'_>,
+            start: Start,
+            at: Timestamp,
+        ) -> Result<bool> {
+            let done = sqlx::query(sql.settle_cursor.clone())
+                .persistent(sql.named)
+                .bind(start.next)
+                .bind(start.settles_at.map(Timestamp::as_micros))
+                .bind(at.as_micros())
+                .bind(stream.source)
+                .bind(stream.correlation_id)
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
+        async fn settled_streams(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            after: Stream<'_>,
+            now: Timestamp,
+            limit: i64,
+        ) -> Result<Vec<(String, String)>> {
+            let rows = sqlx::query(sql.settled_streams.clone())
+                .persistent(sql.named)
+                .bind(now.as_micros())
+                .bind(after.source)
+                .bind(after.source)
+                .bind(after.correlation_id)
+                .bind(limit)
+                .fetch_all(conn)
+                .await?;
+            Ok(rows.iter().map(|row| page_key(row)).collect())
+        }
+    };
+}
+
+pub(crate) use statements_of_streams;
