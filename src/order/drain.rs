@@ -93,7 +93,7 @@ async fn begin<DB: Backend>(
         settle: source.settle(),
     };
     match adopt.run().await {
-        Ok(Adopted::Begun) => {
+        Ok(Adopted::Begun(_)) => {
             let begun = Work::Stream {
                 source: source.name_arc(),
                 correlation_id: Arc::clone(correlation_id),
