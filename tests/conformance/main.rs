@@ -76,3 +76,5 @@ mod stored_answers;
 mod tenants;
 mod verdicts;
 mod wake;
+#[cfg(feature = "failpoints")]
+mod walk;

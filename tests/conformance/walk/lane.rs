@@ -1,0 +1,386 @@
+//! One walk after the other over one database, several databases at a time.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tower_inbox::FailPoints;
+
+use super::hook::{Act, Hook, Kind};
+use super::place::Walked;
+use super::play::{Play, Stage};
+use super::scenes::Scene;
+use crate::db::TestDb;
+use crate::kit::{BoxFuture, Setup, World, within};
+
+/// Databases that are walked at the same time: mostly they wait for a worker's next try.
+const LANES: usize = 8;
+/// For one run, its restart and its checks.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long something is held up, if what comes meanwhile does not come to an end by then.
+const MOMENT: Duration = Duration::from_millis(40);
+/// What the process of a crash is to do: database, scene, point, how often it is passed before.
+pub(crate) const CHILD: &str = "TOWER_INBOX_WALK";
+
+const TABLES: [&str; 16] = [
+    "{p}event",
+    "{p}cursor",
+    "{p}pending",
+    "{p}fence",
+    "{p}audit",
+    "{p}range",
+    "{p}worker",
+    "{p}guard",
+    "{p}answer",
+    "{p}source",
+    "{p}burst",
+    "{p}alive",
+    "{p}incident",
+    "{p}reconcile",
+    "ledger",
+    "mark",
+];
+
+/// A world of this scene on a database with its tables.
+async fn world<D: Walked>(
+    scene: &Scene<D>,
+    db: &D,
+    stage: &Stage,
+    hook: Option<&Arc<Hook>>,
+) -> World<D> {
+    let mut setup = (scene.setup)(World::<D>::over(db), stage)
+        .connections(3)
+        .inbox(|inbox| inbox.poll_every(Duration::from_millis(100)));
+    if let Some(hook) = hook {
+        let points = hook.points();
+        setup = setup.inbox(move |inbox| inbox.fail_points(points));
+    }
+    setup.start().await
+}
+
+fn hook<D: Walked>(scene: &Scene<D>, db: &D, act: Option<Act>) -> Arc<Hook> {
+    let db = db.clone();
+    let faults = move |kind| -> BoxFuture<_> {
+        let db = db.clone();
+        Box::pin(async move { db.fault(kind).await })
+    };
+    Hook::new(act, scene.besides, Box::new(faults))
+}
+
+/// As it was when it was made.
+async fn clean<D: Walked>(scene: &Scene<D>, db: &D) {
+    let eyes = db
+        .pool(sqlx::pool::PoolOptions::new().max_connections(1))
+        .await;
+    let mut conn = eyes.acquire().await.expect("a connection");
+    let mut run = async |sql: &str| {
+        let sql = sql.replace("{p}", db.prefix());
+        D::execute(&mut conn, &sql)
+            .await
+            .unwrap_or_else(|error| panic!("{sql}: {error}"));
+    };
+    run("BEGIN").await;
+    for table in TABLES {
+        run(&format!("DELETE FROM {table}")).await;
+    }
+    for sql in scene.before {
+        run(sql).await;
+    }
+    run("COMMIT").await;
+    drop(conn);
+    eyes.close().await;
+}
+
+/// A database with the tables of the inbox.
+async fn made<D: Walked>(scene: &Scene<D>) -> D {
+    let db = D::create().await.unwrap_or_else(|error| panic!("{error}"));
+    world(scene, &db, &Stage::new(), None).await.stop().await;
+    db
+}
+
+/// Plays the scene with this act, and again what a producer and an operator would do after a crash; then a restart, and
+/// the contract. How often each point was passed.
+async fn run<D: Walked>(
+    scene: &Scene<D>,
+    db: &D,
+    act: Option<Act>,
+) -> BTreeMap<&'static str, usize> {
+    clean(scene, db).await;
+    let stage = Stage::new();
+    let mut before = BTreeSet::new();
+    if let Some(act) = act
+        && act.kind == Kind::Crash
+    {
+        match crash(scene, db, act).await {
+            Some(told) => before = told,
+            None => return BTreeMap::new(),
+        }
+    }
+    let act = act.filter(|act| act.kind != Kind::Crash);
+    let hook = hook(scene, db, act);
+    let first = world(scene, db, &stage, Some(&hook)).await;
+    let play = Arc::new(Play::new(
+        first.clone(),
+        stage.clone(),
+        before.clone(),
+        false,
+    ));
+    if !before.is_empty() {
+        play.keeps_what_it_acknowledged().await;
+    }
+    let over = Arc::new(AtomicBool::new(false));
+    let meanwhile = match act {
+        Some(act) if act.kind == Kind::Held => {
+            let other = (scene.setup)(World::<D>::over(db), &stage);
+            Some(tokio::spawn(hold(
+                Arc::clone(&play),
+                other,
+                Arc::clone(&hook),
+                Arc::clone(&over),
+            )))
+        }
+        _ => None,
+    };
+    (scene.play)(Arc::clone(&play)).await;
+    // The shutdown has its points too.
+    first.inbox.shutdown().await;
+    over.store(true, Ordering::Release);
+    if let Some(meanwhile) = meanwhile {
+        let other = meanwhile.await.expect("what came meanwhile is answered");
+        other.inbox.shutdown().await;
+        other.pool_is_whole().await;
+        other.stop().await;
+    }
+    hook.gate.open();
+    first.pool_is_whole().await;
+    let restarted = world(scene, db, &stage, None).await;
+    let play = Arc::new(Play::new(restarted.clone(), stage, BTreeSet::new(), false));
+    play.is_exact(&scene.expected).await;
+    first.stop().await;
+    restarted.stop().await;
+    if let Some(act) = act {
+        // A point of the worker's may be passed less often another time; the first time is always.
+        assert!(hook.was_hit() || act.nth > 1, "the point was not passed");
+    }
+    hook.passed()
+}
+
+/// When the point is reached, the same event comes, here and to another receiver; then it goes on.
+async fn hold<D: Walked>(
+    play: Arc<Play<D>>,
+    other: Setup<D>,
+    hook: Arc<Hook>,
+    over: Arc<AtomicBool>,
+) -> World<D> {
+    while !hook.was_hit() && !over.load(Ordering::Acquire) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let other = other.inbox(|inbox| inbox.migrate(false)).start().await;
+    let again = [play.world.clone(), other.clone()].map(|through| {
+        let play = Arc::clone(&play);
+        tokio::spawn(async move { play.duplicate(&through).await })
+    });
+    let all = async {
+        for one in again {
+            one.await.expect("it is answered, and truly");
+        }
+    };
+    let mut all = std::pin::pin!(all);
+    let early = tokio::time::timeout(MOMENT, &mut all).await;
+    hook.gate.open();
+    if early.is_err() {
+        all.await;
+    }
+    other
+}
+
+/// Plays it in a process of its own, which ends at the point. What it had acknowledged; nothing if it came to its end.
+async fn crash<D: Walked>(scene: &Scene<D>, db: &D, act: Act) -> Option<BTreeSet<String>> {
+    let what = format!(
+        "{}|{}|{}|{}|{}",
+        D::NAME,
+        db.handle(),
+        scene.name,
+        act.point,
+        act.nth
+    );
+    let child =
+        tokio::process::Command::new(std::env::current_exe().expect("the path of this test"))
+            .args([
+                "--exact",
+                "walk::the_process_of_a_crash",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env(CHILD, what)
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output();
+    let ended = child.await.expect("it runs");
+    let (out, err) = (
+        String::from_utf8_lossy(&ended.stdout),
+        String::from_utf8_lossy(&ended.stderr),
+    );
+    if ended.status.success() {
+        assert!(
+            act.nth > 1,
+            "the process did not come by the point: {out}{err}"
+        );
+        return None;
+    }
+    assert_eq!(
+        ended.status.code(),
+        None,
+        "it failed, and did not crash: {out}{err}"
+    );
+    Some(
+        out.lines()
+            .filter_map(|line| line.strip_prefix("ACK "))
+            .map(str::to_owned)
+            .collect(),
+    )
+}
+
+/// The process that a crash ends.
+pub(crate) async fn child<D: Walked>(scene: &Scene<D>, handle: &str, point: &str, nth: usize) {
+    let point = FailPoints::ALL
+        .iter()
+        .find(|name| **name == point)
+        .expect("a point");
+    let db = D::reopen(handle);
+    let stage = Stage::new();
+    let act = Act {
+        point,
+        nth,
+        kind: Kind::Crash,
+    };
+    let hook = hook(scene, &db, Some(act));
+    let world = world(scene, &db, &stage, Some(&hook)).await;
+    let play = Arc::new(Play::new(world.clone(), stage, BTreeSet::new(), true));
+    (scene.play)(play).await;
+    world.inbox.shutdown().await;
+}
+
+/// Which acts are done at a point that was passed so many times.
+fn acts(point: &'static str, times: usize, kinds: &[Kind], whole: bool) -> Vec<Act> {
+    let mut acts = Vec::new();
+    for kind in kinds {
+        acts.push(Act {
+            point,
+            nth: 1,
+            kind: *kind,
+        });
+        // And one later: its second time.
+        if times > 1 && (whole || *kind == Kind::Gone) {
+            acts.push(Act {
+                point,
+                nth: 2,
+                kind: *kind,
+            });
+        }
+    }
+    acts
+}
+
+/// Plays a scene as it is, and then with something happening at each of its points.
+pub(crate) async fn walk<D: Walked>(db: D, scene: Scene<D>) {
+    let scene = Arc::new(scene);
+    world(&scene, &db, &Stage::new(), None).await.stop().await;
+    let passed = within(LIMIT, run(&scene, &db, None)).await;
+    let missed: Vec<_> = scene
+        .points()
+        .filter(|point| !passed.contains_key(point))
+        .collect();
+    assert!(
+        missed.is_empty(),
+        "{} does not come by {missed:?}, but by {passed:?}",
+        scene.name
+    );
+    let wanted = std::env::var("TOWER_INBOX_WALK_POINT").ok();
+    let all = std::env::var_os("TOWER_INBOX_TEST_ALL").is_some();
+    let embedded = D::SINGLE_WRITER;
+    let kinds: &[Kind] = if embedded || all || wanted.is_some() {
+        &[
+            Kind::Gone,
+            Kind::Transient,
+            Kind::Refused,
+            Kind::Held,
+            Kind::Crash,
+        ]
+    } else {
+        &[Kind::Gone, Kind::Crash]
+    };
+    let mut jobs: VecDeque<_> = passed
+        .iter()
+        .filter(|(point, _)| all || scene.points().any(|own| own == **point))
+        .flat_map(|(point, times)| acts(point, *times, kinds, all || wanted.is_some()))
+        .collect();
+    if let Some(wanted) = &wanted {
+        jobs.retain(|act| wanted.split(',').any(|wanted| wanted == act.point));
+    }
+    let many = jobs.len();
+    let jobs = Arc::new(Mutex::new(jobs));
+    let lanes: Vec<_> = (0..LANES.min(many))
+        .map(|n| {
+            let (scene, jobs) = (Arc::clone(&scene), Arc::clone(&jobs));
+            let db = (n == 0).then(|| db.clone());
+            tokio::task::spawn_blocking(move || lane(&scene, db, &jobs))
+        })
+        .collect();
+    let mut failed = Vec::new();
+    for lane in lanes {
+        failed.extend(lane.await.expect("what fails is told"));
+    }
+    assert!(
+        failed.is_empty(),
+        "{} of {many} walks failed:\n{}",
+        failed.len(),
+        failed.join("\n")
+    );
+}
+
+/// Walks as long as there is something to walk, over this database or one of its own. What failed.
+fn lane<D: Walked>(scene: &Scene<D>, given: Option<D>, jobs: &Mutex<VecDeque<Act>>) -> Vec<String> {
+    let is_own = given.is_none();
+    let mut db = given.unwrap_or_else(|| alone(made(scene)).expect("a database"));
+    let mut failed = Vec::new();
+    while let Some(act) = next(jobs) {
+        let ended = alone(within(LIMIT, run(scene, &db, Some(act))));
+        if let Err(why) = ended {
+            failed.push(format!("{} with {act:?}: {why}", scene.name));
+            if is_own {
+                // Whatever it left behind is in nobody's way.
+                alone(db.destroy()).expect("it is removed");
+                db = alone(made(scene)).expect("a database");
+            }
+        }
+    }
+    if is_own {
+        alone(db.destroy()).expect("it is removed");
+    }
+    failed
+}
+
+/// In a runtime of its own: nothing that it leaves behind runs on. Why it failed, if it did.
+fn alone<T>(work: impl Future<Output = T>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("a runtime");
+    let ended = catch_unwind(AssertUnwindSafe(|| runtime.block_on(work)));
+    runtime.shutdown_background();
+    ended.map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+            .unwrap_or_default()
+    })
+}
+
+fn next(jobs: &Mutex<VecDeque<Act>>) -> Option<Act> {
+    jobs.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .pop_front()
+}
