@@ -14,16 +14,32 @@ use super::place::Walked;
 use super::play::{Play, Stage};
 use super::scenes::Scene;
 use crate::db::TestDb;
-use crate::kit::{BoxFuture, Setup, World, within};
+use crate::kit::{BoxFuture, Setup, World, eventually, within};
 
 /// Databases that are walked at the same time: mostly they wait for a worker's next try.
-const LANES: usize = 8;
+const LANES: usize = 4;
 /// For one run, its restart and its checks.
 const LIMIT: Duration = Duration::from_secs(60);
 /// How long something is held up, if what comes meanwhile does not come to an end by then.
 const MOMENT: Duration = Duration::from_millis(40);
 /// What the process of a crash is to do: database, scene, point, how often it is passed before.
 pub(crate) const CHILD: &str = "TOWER_INBOX_WALK";
+
+/// What the background passes again by itself, soon, whatever happened there.
+const COMES_AGAIN: &[&str] = &[
+    "store.due_events",
+    "store.due_streams",
+    "store.listen",
+    "store.settled_streams",
+    "watch.look",
+];
+
+/// One of so many parts of a walk, from 1.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) nth: usize,
+    pub(crate) of: usize,
+}
 
 const TABLES: [&str; 16] = [
     "{p}event",
@@ -145,6 +161,13 @@ async fn run<D: Walked>(
         _ => None,
     };
     (scene.play)(Arc::clone(&play)).await;
+    if let Some(act) = act
+        && COMES_AGAIN.contains(&act.point)
+        && hook.was_hit()
+    {
+        let times = || hook.passed().get(act.point).copied().unwrap_or(0);
+        eventually("the background goes on", async || times() > act.nth).await;
+    }
     // The shutdown has its points too.
     first.inbox.shutdown().await;
     over.store(true, Ordering::Release);
@@ -264,29 +287,52 @@ pub(crate) async fn child<D: Walked>(scene: &Scene<D>, handle: &str, point: &str
     world.inbox.shutdown().await;
 }
 
-/// Which acts are done at a point that was passed so many times.
-fn acts(point: &'static str, times: usize, kinds: &[Kind], whole: bool) -> Vec<Act> {
-    let mut acts = Vec::new();
-    for kind in kinds {
-        acts.push(Act {
+/// What is walked at a point that was passed so many times. `first`: no other scene walks it before this one.
+fn acts<D: TestDb>(point: &'static str, times: usize, first: bool, whole: bool) -> Vec<Act> {
+    let every = [
+        Kind::Gone,
+        Kind::Transient,
+        Kind::Refused,
+        Kind::Held,
+        Kind::Crash,
+    ];
+    let kinds: &[Kind] = match (D::SINGLE_WRITER, first) {
+        _ if whole => &every,
+        (true, true) => &every,
+        (true, false) => &[Kind::Gone, Kind::Held],
+        (false, true) => &[Kind::Gone, Kind::Crash],
+        (false, false) => &[],
+    };
+    let mut acts: Vec<_> = kinds
+        .iter()
+        .map(|kind| Act {
             point,
             nth: 1,
             kind: *kind,
-        });
-        // And one later: its second time.
-        if times > 1 && (whole || *kind == Kind::Gone) {
-            acts.push(Act {
-                point,
-                nth: 2,
-                kind: *kind,
-            });
-        }
+        })
+        .collect();
+    if times > 1 {
+        // And later.
+        let again = kinds
+            .iter()
+            .filter(|kind| whole || D::SINGLE_WRITER && **kind == Kind::Gone);
+        acts.extend(again.map(|kind| Act {
+            point,
+            nth: 2,
+            kind: *kind,
+        }));
     }
     acts
 }
 
-/// Plays a scene as it is, and then with something happening at each of its points.
-pub(crate) async fn walk<D: Walked>(db: D, scene: Scene<D>) {
+/// Plays a scene as it is, and then with something happening at each of its points, as far as they are in this part.
+/// `before`: what other scenes are walked for.
+pub(crate) async fn walk<D: Walked>(
+    db: D,
+    scene: Scene<D>,
+    part: Part,
+    before: &BTreeSet<&'static str>,
+) {
     let scene = Arc::new(scene);
     world(&scene, &db, &Stage::new(), None).await.stop().await;
     let passed = within(LIMIT, run(&scene, &db, None)).await;
@@ -300,27 +346,18 @@ pub(crate) async fn walk<D: Walked>(db: D, scene: Scene<D>) {
         scene.name
     );
     let wanted = std::env::var("TOWER_INBOX_WALK_POINT").ok();
-    let all = std::env::var_os("TOWER_INBOX_TEST_ALL").is_some();
-    let embedded = D::SINGLE_WRITER;
-    let kinds: &[Kind] = if embedded || all || wanted.is_some() {
-        &[
-            Kind::Gone,
-            Kind::Transient,
-            Kind::Refused,
-            Kind::Held,
-            Kind::Crash,
-        ]
-    } else {
-        &[Kind::Gone, Kind::Crash]
-    };
-    let mut jobs: VecDeque<_> = passed
+    let wanted: Option<Vec<_>> = wanted.as_ref().map(|names| names.split(',').collect());
+    let whole = std::env::var_os("TOWER_INBOX_TEST_ALL").is_some() || wanted.is_some();
+    let jobs: VecDeque<_> = passed
         .iter()
-        .filter(|(point, _)| all || scene.points().any(|own| own == **point))
-        .flat_map(|(point, times)| acts(point, *times, kinds, all || wanted.is_some()))
+        .filter(|(point, _)| match &wanted {
+            Some(wanted) => wanted.contains(*point),
+            None => whole || scene.points().any(|own| own == **point),
+        })
+        .enumerate()
+        .filter(|(n, _)| n % part.of == part.nth - 1)
+        .flat_map(|(_, (point, times))| acts::<D>(point, *times, !before.contains(point), whole))
         .collect();
-    if let Some(wanted) = &wanted {
-        jobs.retain(|act| wanted.split(',').any(|wanted| wanted == act.point));
-    }
     let many = jobs.len();
     let jobs = Arc::new(Mutex::new(jobs));
     let lanes: Vec<_> = (0..LANES.min(many))

@@ -14,43 +14,54 @@ use std::collections::BTreeSet;
 
 use tower_inbox::FailPoints;
 
-use self::lane::{CHILD, child};
+use self::lane::{CHILD, Part, child};
 use self::place::Walked;
 use self::scenes::{NOT_WALKED, Scene};
 
-/// One test for each scene and database.
+/// One test for each scene and database, or several where there is much to walk.
 macro_rules! walks {
-    ($($scene:ident),+ $(,)?) => {
-        suite![$($scene),+];
+    ($($scene:ident: $($test:ident)+;)+) => {
+        suite![$($($test),+),+];
 
-        $(
-            async fn $scene<D: Walked>(db: D) {
-                lane::walk(db, scenes::$scene()).await;
-            }
-        )+
+        $(walks!(@ $scene 1 $($test)+);)+
 
         fn all<D: Walked>() -> Vec<Scene<D>> {
             vec![$(scenes::$scene()),+]
         }
     };
+    (@ $scene:ident 1 $one:ident) => { walks!(@ $scene $one 1 1); };
+    (@ $scene:ident 1 $one:ident $two:ident) => {
+        walks!(@ $scene $one 1 2);
+        walks!(@ $scene $two 2 2);
+    };
+    (@ $scene:ident $test:ident $nth:literal $of:literal) => {
+        async fn $test<D: Walked>(db: D) {
+            let part = Part { nth: $nth, of: $of };
+            let scene = scenes::$scene::<D>();
+            let before = all::<D>();
+            let before = before.iter().take_while(|other| other.name != scene.name);
+            let before = before.flat_map(Scene::points).collect();
+            lane::walk(db, scene, part, &before).await;
+        }
+    };
 }
 
-walks![
-    live,
-    stream,
-    handed_back,
-    beats,
-    expiry,
-    operators,
-    deferred,
-    fenced,
-    newer,
-    adopting,
-    forgetting,
-    bursts,
-    reconciling,
-    group,
-];
+walks! {
+    live: live live_too;
+    deferred: deferred;
+    stream: stream stream_too;
+    handed_back: handed_back;
+    beats: beats;
+    expiry: expiry;
+    operators: operators operators_too;
+    fenced: fenced;
+    newer: newer;
+    adopting: adopting;
+    forgetting: forgetting;
+    bursts: bursts;
+    reconciling: reconciling;
+    group: group;
+}
 
 /// Every point is walked in a scene, or there is a reason why it is not.
 #[test]
