@@ -2,13 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tower_inbox::FailPoints;
-
+use super::crash::crash;
 use super::hook::{Act, Hook, Kind};
 use super::place::Walked;
 use super::play::{Play, Stage};
@@ -22,8 +20,6 @@ const LANES: usize = 4;
 const LIMIT: Duration = Duration::from_secs(60);
 /// How long something is held up, if what comes meanwhile does not come to an end by then.
 const MOMENT: Duration = Duration::from_millis(40);
-/// What the process of a crash is to do: database, scene, point, how often it is passed before.
-pub(crate) const CHILD: &str = "TOWER_INBOX_WALK";
 
 /// What the background passes again by itself, soon, whatever happened there.
 const COMES_AGAIN: &[&str] = &[
@@ -61,7 +57,7 @@ const TABLES: [&str; 16] = [
 ];
 
 /// A world of this scene on a database with its tables.
-async fn world<D: Walked>(
+pub(super) async fn world<D: Walked>(
     scene: &Scene<D>,
     db: &D,
     stage: &Stage,
@@ -77,7 +73,7 @@ async fn world<D: Walked>(
     setup.start().await
 }
 
-fn hook<D: Walked>(scene: &Scene<D>, db: &D, act: Option<Act>) -> Arc<Hook> {
+pub(super) fn hook<D: Walked>(scene: &Scene<D>, db: &D, act: Option<Act>) -> Arc<Hook> {
     let db = db.clone();
     let faults = move |kind| -> BoxFuture<_> {
         let db = db.clone();
@@ -218,73 +214,6 @@ async fn hold<D: Walked>(
         all.await;
     }
     other
-}
-
-/// Plays it in a process of its own, which ends at the point. What it had acknowledged; nothing if it came to its end.
-async fn crash<D: Walked>(scene: &Scene<D>, db: &D, act: Act) -> Option<BTreeSet<String>> {
-    let what = format!(
-        "{}|{}|{}|{}|{}",
-        D::NAME,
-        db.handle(),
-        scene.name,
-        act.point,
-        act.nth
-    );
-    let child =
-        tokio::process::Command::new(std::env::current_exe().expect("the path of this test"))
-            .args([
-                "--exact",
-                "walk::the_process_of_a_crash",
-                "--ignored",
-                "--nocapture",
-            ])
-            .env(CHILD, what)
-            .stdin(Stdio::null())
-            .kill_on_drop(true)
-            .output();
-    let ended = child.await.expect("it runs");
-    let (out, err) = (
-        String::from_utf8_lossy(&ended.stdout),
-        String::from_utf8_lossy(&ended.stderr),
-    );
-    if ended.status.success() {
-        assert!(
-            act.nth > 1,
-            "the process did not come by the point: {out}{err}"
-        );
-        return None;
-    }
-    assert_eq!(
-        ended.status.code(),
-        None,
-        "it failed, and did not crash: {out}{err}"
-    );
-    Some(
-        out.lines()
-            .filter_map(|line| line.strip_prefix("ACK "))
-            .map(str::to_owned)
-            .collect(),
-    )
-}
-
-/// The process that a crash ends.
-pub(crate) async fn child<D: Walked>(scene: &Scene<D>, handle: &str, point: &str, nth: usize) {
-    let point = FailPoints::ALL
-        .iter()
-        .find(|name| **name == point)
-        .expect("a point");
-    let db = D::reopen(handle);
-    let stage = Stage::new();
-    let act = Act {
-        point,
-        nth,
-        kind: Kind::Crash,
-    };
-    let hook = hook(scene, &db, Some(act));
-    let world = world(scene, &db, &stage, Some(&hook)).await;
-    let play = Arc::new(Play::new(world.clone(), stage, BTreeSet::new(), true));
-    (scene.play)(play).await;
-    world.inbox.shutdown().await;
 }
 
 /// What is walked at a point that was passed so many times. `first`: no other scene walks it before this one.

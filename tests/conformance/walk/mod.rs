@@ -4,6 +4,7 @@
 //! `TOWER_INBOX_WALK_POINT` (comma-separated names) walks these alone, in every way; `TOWER_INBOX_TEST_ALL` walks all
 //! points in every scene.
 
+mod crash;
 mod hook;
 mod lane;
 mod place;
@@ -14,7 +15,8 @@ use std::collections::BTreeSet;
 
 use tower_inbox::FailPoints;
 
-use self::lane::{CHILD, Part, child};
+use self::crash::{CHILD, child};
+use self::lane::Part;
 use self::place::Walked;
 use self::scenes::{NOT_WALKED, Scene};
 
