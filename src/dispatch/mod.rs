@@ -30,7 +30,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::answer::{self, Answer};
 use crate::envelope::Envelope;
 use crate::event::{Origin, Outcome};
-use crate::fail::at;
+use crate::fail::{at, point};
 use crate::kept::Kept;
 use crate::order::hints;
 use crate::order::worker::{self, Work};
@@ -489,6 +489,7 @@ impl<DB: Backend> Job<'_, DB> {
             detail: "",
         };
         within(self.deadline, async {
+            point!(sql, "store.rollback_to");
             DB::rollback_to(conn).await?;
             DB::audit(conn, sql, &entry).await?;
             Ok(())

@@ -12,7 +12,7 @@ use super::open::Open;
 use super::{BoxFuture, Job, Run, Settled, Stop, VERDICT, is_retryable, within};
 use crate::answer::Answer;
 use crate::event::{Delivery, Origin, Outcome, Verdict};
-use crate::fail::at;
+use crate::fail::{at, point};
 use crate::kept::{Collect, Collected, Kept};
 use crate::park::Park;
 use crate::queue::End;
@@ -266,6 +266,7 @@ impl<DB: Backend> Job<'_, DB> {
         open: &mut Open<'_, DB>,
     ) -> Result<Option<Settled<R>>, Stop> {
         let rolled_back = within(self.deadline, async {
+            point!(self.shared, "store.rollback_to");
             Ok(DB::rollback_to(open.conn()).await?)
         })
         .await;

@@ -53,6 +53,8 @@ mod order;
 #[cfg(all(unix, any(feature = "postgres", feature = "mysql")))]
 mod outage;
 mod parking;
+#[cfg(feature = "failpoints")]
+mod points;
 mod progress;
 mod reconcile;
 #[cfg(feature = "failpoints")]
@@ -74,3 +76,5 @@ mod stored_answers;
 mod tenants;
 mod verdicts;
 mod wake;
+#[cfg(feature = "failpoints")]
+mod walk;

@@ -8,6 +8,7 @@ macro_rules! statements_of_streams {
             place: &Place<'_>,
             at: Timestamp,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.advance_cursor");
             let done = sqlx::query(sql.advance_cursor.clone())
                 .persistent(sql.named)
                 .bind(place.sequence + 1)
@@ -29,6 +30,7 @@ macro_rules! statements_of_streams {
             start: Start,
             at: Timestamp,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.open_cursor");
             let done = sqlx::query(sql.open_cursor.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
@@ -46,6 +48,7 @@ macro_rules! statements_of_streams {
             sql: &Sql,
             stream: Stream<'_>,
         ) -> Result<Option<Cursor>> {
+            $crate::fail::point!(sql, "store.lock_cursor");
             let row = sqlx::query(sql.lock_cursor.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
@@ -61,6 +64,7 @@ macro_rules! statements_of_streams {
             stream: Stream<'_>,
             at: Timestamp,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.touch_settling");
             let done = sqlx::query(sql.touch_settling.clone())
                 .persistent(sql.named)
                 .bind(at.as_micros())
@@ -76,6 +80,7 @@ macro_rules! statements_of_streams {
             sql: &Sql,
             stream: Stream<'_>,
         ) -> Result<Option<Settling>> {
+            $crate::fail::point!(sql, "store.lock_settling");
             let row = sqlx::query(sql.lock_settling.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
@@ -99,6 +104,7 @@ macro_rules! statements_of_streams {
             stream: Stream<'_>,
             generation: i64,
         ) -> Result<Option<i64>> {
+            $crate::fail::point!(sql, "store.lowest_parked");
             let row = sqlx::query(sql.lowest_parked.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
@@ -116,6 +122,7 @@ macro_rules! statements_of_streams {
             start: Start,
             at: Timestamp,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.settle_cursor");
             let done = sqlx::query(sql.settle_cursor.clone())
                 .persistent(sql.named)
                 .bind(start.next)
@@ -135,6 +142,7 @@ macro_rules! statements_of_streams {
             now: Timestamp,
             limit: i64,
         ) -> Result<Vec<(String, String)>> {
+            $crate::fail::point!(sql, "store.settled_streams");
             let rows = sqlx::query(sql.settled_streams.clone())
                 .persistent(sql.named)
                 .bind(now.as_micros())

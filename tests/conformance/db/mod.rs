@@ -25,6 +25,14 @@ use crate::kit::BoxFuture;
 /// A test that takes longer hangs. The test runner has a limit too, but names the test only, not the reason.
 const LIMIT: Duration = Duration::from_secs(100);
 
+/// Heavy forms take their time.
+fn limit() -> Duration {
+    match env::var_os("TOWER_INBOX_TEST_ALL") {
+        None => LIMIT,
+        Some(_) => 10 * LIMIT,
+    }
+}
+
 /// A connection of a back end.
 pub(crate) type Conn<D> = <<D as TestDb>::DB as Database>::Connection;
 
@@ -158,7 +166,7 @@ pub(crate) async fn run<D: TestDb, F: Future<Output = ()>>(test: impl FnOnce(D) 
     let Some(db) = made(D::NAME, D::create).await else {
         return;
     };
-    let ended = caught(tokio::time::timeout(LIMIT, test(db.clone()))).await;
+    let ended = caught(tokio::time::timeout(limit(), test(db.clone()))).await;
     // What a failed test has made goes too.
     db.destroy().await;
     passed(ended);

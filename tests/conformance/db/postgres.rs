@@ -59,6 +59,24 @@ impl PostgresDb {
         &self.0.name
     }
 
+    /// By which another process finds it.
+    #[cfg(feature = "failpoints")]
+    pub(crate) fn as_handle(&self) -> String {
+        format!("{} {}", self.0.name, self.0.prefix)
+    }
+
+    /// A database that another process has made, which removes it too.
+    #[cfg(feature = "failpoints")]
+    pub(crate) fn of_handle(handle: &str) -> Self {
+        let url = std::env::var("TEST_POSTGRES_URL").expect("the other process has it");
+        let (name, prefix) = handle.split_once(' ').expect("two names");
+        Self(Arc::new(Place {
+            server: PgConnectOptions::from_str(&url).expect("a URL"),
+            name: name.to_owned(),
+            prefix: prefix.to_owned(),
+        }))
+    }
+
     /// A statement about the database, from outside of it.
     pub(crate) async fn on_server(&self, sql: &str) -> sqlx::Result<()> {
         let mut conn = self.0.server.connect().await?;

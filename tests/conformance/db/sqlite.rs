@@ -17,11 +17,14 @@ pub(crate) struct SqliteFile(Arc<Directory>);
 struct Directory {
     path: PathBuf,
     prefix: String,
+    is_ours: bool,
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.path);
+        if self.is_ours {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
     }
 }
 
@@ -40,6 +43,23 @@ impl SqliteFile {
 
     pub(crate) fn url(&self) -> String {
         format!("sqlite://{}?mode=rwc", self.path().display())
+    }
+
+    /// By which another process finds it.
+    #[cfg(feature = "failpoints")]
+    pub(crate) fn as_handle(&self) -> String {
+        format!("{} {}", self.0.path.display(), self.0.prefix)
+    }
+
+    /// A database that another process has made, which removes it too.
+    #[cfg(feature = "failpoints")]
+    pub(crate) fn of_handle(handle: &str) -> Self {
+        let (path, prefix) = handle.rsplit_once(' ').expect("a path and a name");
+        Self(Arc::new(Directory {
+            path: path.into(),
+            prefix: prefix.to_owned(),
+            is_ours: false,
+        }))
     }
 
     /// A copy of the database as it is now, as a backup would take it.
@@ -88,6 +108,7 @@ impl TestDb for SqliteFile {
         let db = Self(Arc::new(Directory {
             path,
             prefix: format!("t{mark:x}_"),
+            is_ours: true,
         }));
         let pool = db.pool(PoolOptions::new().max_connections(1)).await;
         sqlx::raw_sql(TABLES)
