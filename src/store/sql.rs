@@ -78,7 +78,7 @@ macro_rules! statements {
 
         impl Sql {
             pub(crate) fn render(dialect: &Dialect, prefix: &str) -> Self {
-                Self { prefix: prefix.to_owned(), named: true, $($name: render(dialect, prefix, $text),)* }
+                Self { prefix: prefix.to_owned(), named: true, $($name: render(dialect, prefix, crate::broken::text(stringify!($name), $text).as_ref()),)* }
             }
         }
     };

@@ -20,7 +20,7 @@ macro_rules! statements_of_work {
                 .bind(claim.not_before.as_micros())
                 .execute(conn)
                 .await?;
-            Ok(done.rows_affected() == 1)
+            Ok(done.rows_affected() == 1 || broken::is(Variant::ClaimIgnoresRows))
         }
 
         async fn hand_back(
