@@ -40,7 +40,7 @@ variants! {
     // Duplicates.
     InsertAlwaysWins: "check_then_insert";
     AppliedRunsAgain: "an_applied_event_runs_again";
-    IgnoreRows: "rows_affected_is_ignored";
+    IgnoreRows: "a_swap_that_changed_nothing_is_a_success";
     FollowersDuplicate: "a_copy_in_flight_is_a_duplicate";
     FollowersRun: "copies_do_not_queue";
     OtherContentPasses: "other_content_is_a_duplicate";
@@ -56,7 +56,6 @@ variants! {
     SkipUnseen: "a_skip_ignores_the_cursor_that_was_seen";
     DiscardWithoutSkip: "a_discard_skips_nothing";
     OlderVersionRuns: "an_older_version_is_applied";
-    SweepWithoutLook: "the_expiry_sweep_does_not_look_again";
     // What is stored, and who works on it.
     ParkWithoutBody: "an_event_is_parked_without_its_body";
     ParkUnbounded: "parking_has_no_bound";
@@ -64,7 +63,6 @@ variants! {
     DueForgotten: "nobody_looks_for_what_is_due";
     GapsStayDead: "a_dead_letter_of_a_gap_stays_dead";
     NoFencing: "a_late_loser_is_not_fenced";
-    ClaimIgnoresRows: "a_claim_that_failed_is_taken";
     AttemptUncounted: "an_attempt_is_not_counted_before_it_begins";
     LeaseForEver: "a_lease_is_never_taken_over";
     TriedAtOnce: "a_failed_attempt_is_tried_again_at_once";

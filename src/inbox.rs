@@ -343,6 +343,7 @@ impl<DB: Backend> InboxBuilder<DB> {
         }
         let mut sql = DB::sql(&self.prefix);
         sql.named = DB::names_statements(&settings);
+        sql.fail = self.fail.clone();
         check_schema::<DB>(&self.pool, &sql).await?;
         let incarnation = match DB::cheap_incarnation(&self.pool) {
             Some(incarnation) => incarnation,

@@ -17,7 +17,7 @@ use crate::burst::Bursts;
 use crate::clock::Clock;
 use crate::dispatch::patience;
 use crate::envelope::Envelope;
-use crate::fail::FailPoints;
+use crate::fail::{FailPoints, point};
 use crate::generations::Generations;
 use crate::kept::Kept;
 use crate::order::{Hints, Worker};
@@ -105,6 +105,7 @@ impl<DB: Backend> Pooled<'_, DB> {
     async fn bracket(mut self) -> Result<Self, sqlx::Error> {
         if !self.shared.sql.named {
             self.bracketed = true;
+            point!(self.shared, "store.bracket");
             DB::run(&mut self, SqlStr::from_static("BEGIN")).await?;
         }
         Ok(self)
@@ -116,6 +117,12 @@ impl<DB: Backend> Pooled<'_, DB> {
         mut self,
         result: Result<T, sqlx::Error>,
     ) -> Result<T, sqlx::Error> {
+        // All is done over there; what it came to may be lost on the way.
+        #[cfg(feature = "failpoints")]
+        let result = match result {
+            Ok(value) => self.shared.fail.reached("store.done").await.map(|()| value),
+            failed => failed,
+        };
         let result = match result {
             Ok(value) if self.bracketed => {
                 let committed = DB::run(&mut self, SqlStr::from_static("COMMIT")).await;
@@ -221,6 +228,7 @@ impl<DB: Backend> Shared<DB> {
     async fn acquire(&self) -> Result<Pooled<'_, DB>, sqlx::Error> {
         // Looked at before the connection is taken: one that is older than this is not used for long.
         let generation = self.generation();
+        point!(self, "store.acquire");
         let conn = self.pool.acquire().await?;
         Ok(Pooled {
             shared: self,

@@ -12,6 +12,7 @@ use sqlx::{ConnectOptions, Connection, SqlStr};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::fail::point;
 use crate::shared::Shared;
 use crate::store::Backend;
 
@@ -163,7 +164,11 @@ async fn handle<DB: Backend>(
     match request {
         Some(Request::Kill(statement)) => {
             // It may have ended by itself, which is an error here and good news.
-            match DB::run(conn, statement).await {
+            let killed = async {
+                point!(shared, "watch.kill");
+                DB::run(conn, statement).await
+            };
+            match killed.await {
                 Ok(()) => true,
                 Err(error) => matches!(error, sqlx::Error::Database(_)),
             }
@@ -211,7 +216,11 @@ async fn beat<DB: Backend>(
 }
 
 async fn look<DB: Backend>(conn: &mut DB::Connection, shared: &Shared<DB>) -> bool {
-    match DB::incarnation(conn).await {
+    let looked = async {
+        point!(shared, "watch.look");
+        DB::incarnation(conn).await
+    };
+    match looked.await {
         Ok(now) => {
             shared.observe(now);
             true

@@ -2,7 +2,6 @@
 
 use super::own::{Ended, Own, own};
 use super::{Stop, cursor};
-use crate::broken::{self, Variant};
 use crate::shared::Shared;
 use crate::store::{Attempt, Backend, Key, Reason, SETTLING, State, Stream};
 
@@ -51,9 +50,7 @@ impl<DB: Backend> Own<DB> for Bury<'_, DB> {
             && let Some(cursor) = cursor::lock::<DB>(conn, sql, stream, at).await?
         {
             // While the stream has not begun there is no gap; and one that is filled is none any more.
-            let in_turn = cursor.generation == known.generation
-                && cursor.next == sequence
-                && !broken::is(Variant::SweepWithoutLook);
+            let in_turn = cursor.generation == known.generation && cursor.next == sequence;
             if cursor.next == SETTLING || in_turn {
                 return Ok(Ended::RollBack(false));
             }

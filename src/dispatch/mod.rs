@@ -31,7 +31,7 @@ use crate::answer::{self, Answer};
 use crate::broken::{self, Variant};
 use crate::envelope::Envelope;
 use crate::event::{Origin, Outcome};
-use crate::fail::at;
+use crate::fail::{at, point};
 use crate::kept::Kept;
 use crate::order::hints;
 use crate::order::worker::{self, Work};
@@ -500,6 +500,7 @@ impl<DB: Backend> Job<'_, DB> {
             detail: "",
         };
         within(self.deadline, async {
+            point!(sql, "store.rollback_to");
             DB::rollback_to(conn).await?;
             DB::audit(conn, sql, &entry).await?;
             Ok(())

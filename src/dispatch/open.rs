@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::{Stop, patience, within};
 use crate::answer::Answer;
 use crate::broken::{self, Variant};
+use crate::fail::point;
 use crate::shared::{Pooled, Shared};
 use crate::store::{Backend, close_hard};
 use crate::tx::Lent;
@@ -41,8 +42,12 @@ impl<'a, DB: Backend> Open<'a, DB> {
             watch: None,
             _turn: turn,
         };
-        let begun = timeout_at(deadline, DB::begin(open.conn(), &shared.settings, deadline)).await;
-        open.watch = Some(begun.map_err(|_| Stop::Budget)??);
+        let begun = within(deadline, async {
+            point!(shared, "store.begin");
+            Ok(DB::begin(open.conn(), &shared.settings, deadline).await?)
+        })
+        .await;
+        open.watch = Some(begun?);
         Ok(open)
     }
 
@@ -84,12 +89,14 @@ impl<'a, DB: Backend> Open<'a, DB> {
 
     /// RELEASE of our savepoint, which fails after any end but ours; and nothing of the handler's is left open.
     pub(super) async fn release(&mut self) -> Result<(), Stop> {
+        point!(self.shared, "store.release");
         let settings = &self.shared.settings;
         Ok(DB::release(self.conn.as_mut().expect(HELD), settings).await?)
     }
 
     /// Fails if the transaction is not what it was; what is written from here on can still be undone whole.
     pub(super) async fn checkpoint(&mut self) -> Result<(), Stop> {
+        point!(self.shared, "store.checkpoint");
         let renew = "RELEASE SAVEPOINT tower_inbox; SAVEPOINT tower_inbox";
         Ok(DB::run(self.conn(), SqlStr::from_static(renew)).await?)
     }
@@ -104,9 +111,17 @@ impl<'a, DB: Backend> Open<'a, DB> {
             .take()
             .expect("nobody else has a transaction that is settled");
         let (reply, committed) = oneshot::channel();
+        #[cfg(feature = "failpoints")]
+        let sql = Arc::clone(&self.shared.sql);
         // In a task of its own: it goes on when nobody waits for it any more.
         tokio::spawn(async move {
-            let done = DB::commit(&mut conn).await;
+            let done = async {
+                point!(sql, "store.commit");
+                DB::commit(&mut conn).await?;
+                point!(sql, "store.committed");
+                Ok::<_, sqlx::Error>(())
+            };
+            let done = done.await;
             if let Err((conn, _)) = reply.send((conn, done)) {
                 close_hard(conn);
             }
@@ -139,6 +154,7 @@ impl<'a, DB: Backend> Open<'a, DB> {
             // The handler may have left transactions of its own open inside ours. SQLite's driver counts what was
             // dropped only when its thread comes to it, so that the count is looked at again each time.
             for _ in 0..MOST_NESTED {
+                point!(self.shared, "store.rollback");
                 DB::rollback(self.conn()).await?;
                 if DB::depth(self.conn()) == 0 {
                     return Ok(());
@@ -156,8 +172,11 @@ impl<'a, DB: Backend> Open<'a, DB> {
         if let Some(watch) = self.watch.take() {
             DB::disarm(&watch);
         }
-        let settings = &self.shared.settings;
-        let restored = DB::restore(self.conn.as_mut().expect(HELD), settings);
+        let shared = self.shared;
+        let restored = async {
+            point!(shared, "store.restore");
+            DB::restore(self.conn.as_mut().expect(HELD), &shared.settings).await
+        };
         if let Ok(Ok(())) = timeout(RESTORE_PATIENCE, restored).await
             && let Some(conn) = self.conn.take()
         {

@@ -13,7 +13,7 @@ use super::{BoxFuture, Job, Run, Settled, Stop, VERDICT, is_retryable, within};
 use crate::answer::Answer;
 use crate::broken::{self, Variant};
 use crate::event::{Delivery, Origin, Outcome, Verdict};
-use crate::fail::at;
+use crate::fail::{at, point};
 use crate::kept::{Collect, Collected, Kept};
 use crate::park::Park;
 use crate::queue::End;
@@ -206,7 +206,9 @@ impl<DB: Backend> Job<'_, DB> {
                     source = self.source.name(), event_id = self.key().event_id, %error,
                     "the database refused the handler's commit"
                 );
-                return Ok(Settled::handler_failed("the commit was refused"));
+                return Ok(Settled::handler_failed(
+                    "the database refused the commit of the handler's transaction",
+                ));
             }
             Err(other) => return Err(other),
         }
@@ -276,6 +278,7 @@ impl<DB: Backend> Job<'_, DB> {
         open: &mut Open<'_, DB>,
     ) -> Result<Option<Settled<R>>, Stop> {
         let rolled_back = within(self.deadline, async {
+            point!(self.shared, "store.rollback_to");
             Ok(DB::rollback_to(open.conn()).await?)
         })
         .await;

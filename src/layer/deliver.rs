@@ -19,6 +19,7 @@ use crate::dispatch::{Job, Reply, Run, Settled, lowest_missing, patience};
 use crate::door::Passed;
 use crate::envelope::{CorrelationId, Envelope, Fingerprint, Reading};
 use crate::event::{Origin, Outcome};
+use crate::fail::at;
 use crate::order::worker::{self, Work};
 use crate::queue::{End, Joined, Landing};
 use crate::recent::Seen;
@@ -221,6 +222,9 @@ impl<DB: Backend> Live<'_, DB> {
         };
         let epoch = shared.recent.epoch();
         let settled = self.lead(handler).await;
+        if shared.fail.reached(at::SETTLED).await.is_err() {
+            return Reply::Inbox(Answer::unavailable("the answer was lost"));
+        }
         if settled.end == End::Applied || broken::is(Variant::MemoryOfFailures) {
             shared.remember(epoch, self.source, self.envelope, settled.kept.as_ref());
         }

@@ -9,6 +9,7 @@ use super::deliver::Arrival;
 use crate::answer::Answer;
 use crate::dispatch::{Group, Job, Reply, Run, Settled};
 use crate::event::Origin;
+use crate::fail::at;
 use crate::order::worker::{self, Work};
 use crate::queue::{End, Joined, Leader};
 use crate::request;
@@ -50,6 +51,9 @@ pub(super) async fn answer<DB: Backend, R>(
         }
         Err(()) => Settled::failed(Answer::busy("deliveries in flight")),
     };
+    if shared.fail.reached(at::SETTLED).await.is_err() {
+        return Reply::Inbox(Answer::unavailable("the answer was lost"));
+    }
     // The end of the request says the same of each of them, unless the fence may have held one, or one was superseded.
     let end = match settled.end {
         End::Applied if !source.is_fenced() && source.applies_newer().is_none() => End::Applied,

@@ -190,6 +190,9 @@ async fn one<DB: Backend>(
     };
     let epoch = shared.recent.epoch();
     let settled = job.run(&mut Draining(target)).await;
+    if shared.fail.reached(at::DRAINED).await.is_err() {
+        return later(SOON);
+    }
     if settled.end == End::Applied {
         shared.worker.progress().applied(shared.clock.now());
         shared.remember(epoch, source, &envelope, settled.kept.as_ref());

@@ -11,6 +11,7 @@ macro_rules! statements_for_operators {
             to: Cursor,
             at: Timestamp,
         ) -> Result<()> {
+            $crate::fail::point!(sql, "store.move_cursor");
             sqlx::query(sql.move_cursor.clone())
                 .persistent(sql.named)
                 .bind(to.generation)
@@ -29,6 +30,7 @@ macro_rules! statements_for_operators {
             sql: &Sql,
             stream: Stream<'_>,
         ) -> Result<()> {
+            $crate::fail::point!(sql, "store.renew_cursor");
             sqlx::query(sql.renew_cursor.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
@@ -43,6 +45,7 @@ macro_rules! statements_for_operators {
             sql: &Sql,
             place: &Place<'_>,
         ) -> Result<Option<Range>> {
+            $crate::fail::point!(sql, "store.range_at");
             let row = sqlx::query(sql.range_at.clone())
                 .persistent(sql.named)
                 .bind(place.stream.source)
@@ -61,6 +64,7 @@ macro_rules! statements_for_operators {
             place: &Place<'_>,
             limit: i64,
         ) -> Result<Vec<Range>> {
+            $crate::fail::point!(sql, "store.ranges_after");
             let rows = sqlx::query(sql.ranges_after.clone())
                 .persistent(sql.named)
                 .bind(place.stream.source)
@@ -81,6 +85,7 @@ macro_rules! statements_for_operators {
             range: Range,
             at: Timestamp,
         ) -> Result<()> {
+            $crate::fail::point!(sql, "store.insert_range");
             sqlx::query(sql.insert_range.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
@@ -103,6 +108,7 @@ macro_rules! statements_for_operators {
             range: Range,
             at: Timestamp,
         ) -> Result<u64> {
+            $crate::fail::point!(sql, "store.set_aside");
             sqlx::query(sql.aside_events.clone())
                 .persistent(sql.named)
                 .bind(at.as_micros())
@@ -133,6 +139,7 @@ macro_rules! statements_for_operators {
             after: &str,
             limit: i64,
         ) -> Result<Vec<String>> {
+            $crate::fail::point!(sql, "store.unplaced");
             let rows = sqlx::query(sql.unplaced.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
@@ -150,6 +157,7 @@ macro_rules! statements_for_operators {
             source: &str,
             limit: i64,
         ) -> Result<Vec<String>> {
+            $crate::fail::point!(sql, "store.strayed");
             let rows = sqlx::query(sql.strayed.clone())
                 .persistent(sql.named)
                 .bind(source)
@@ -165,6 +173,7 @@ macro_rules! statements_for_operators {
             key: Key<'_>,
             at: Timestamp,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.discard_event");
             let done = sqlx::query(sql.discard_event.clone())
                 .persistent(sql.named)
                 .bind(at.as_micros())
@@ -180,6 +189,7 @@ macro_rules! statements_for_operators {
             sql: &Sql,
             stream: Stream<'_>,
         ) -> Result<Option<Cursor>> {
+            $crate::fail::point!(sql, "store.cursor");
             let row = sqlx::query(sql.cursor.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
@@ -196,6 +206,7 @@ macro_rules! statements_for_operators {
             after: Key<'_>,
             limit: i64,
         ) -> Result<Vec<FoundLetter>> {
+            $crate::fail::point!(sql, "store.letters");
             let mut query = sqlx::query(sql.letters.clone())
                 .persistent(sql.named)
                 .bind(after.source)
@@ -222,6 +233,7 @@ macro_rules! statements_for_operators {
             sql: &Sql,
             key: Key<'_>,
         ) -> Result<Option<(LetterRow, Option<StoredRequest>)>> {
+            $crate::fail::point!(sql, "store.story");
             let row = sqlx::query(sql.story.clone())
                 .persistent(sql.named)
                 .bind(key.source)
@@ -247,6 +259,7 @@ macro_rules! statements_for_operators {
             place: &Place<'_>,
             limit: i64,
         ) -> Result<Vec<(String, i64, Option<Reason>)>> {
+            $crate::fail::point!(sql, "store.neighbours");
             let mut found = Vec::new();
             for statement in [&sql.below, &sql.above] {
                 let rows = sqlx::query(statement.clone())

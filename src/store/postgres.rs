@@ -271,6 +271,7 @@ impl Backend for Postgres {
     fn disarm((): &()) {}
 
     async fn notify(conn: &mut PgConnection, sql: &Sql, hints: &[String]) -> Result<()> {
+        crate::fail::point!(sql, "store.notify");
         sqlx::query(NOTIFY)
             .bind(&sql.prefix)
             .bind(hints)
@@ -285,6 +286,7 @@ impl Backend for Postgres {
         mut stop: watch::Receiver<bool>,
         heard: &mpsc::Sender<String>,
     ) -> Result<()> {
+        crate::fail::point!(sql, "store.listen");
         // Not a connection of the app's pool, which may have none to spare.
         let own = PgPoolOptions::new()
             .max_connections(1)

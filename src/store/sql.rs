@@ -5,6 +5,8 @@
 
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
+use crate::fail::FailPoints;
+
 /// Where databases differ, and only there.
 pub(crate) struct Dialect {
     /// `$1` instead of `?`.
@@ -73,12 +75,15 @@ macro_rules! statements {
             pub(crate) prefix: String,
             /// Statements are prepared under names of their own, which stay with the connection.
             pub(crate) named: bool,
+            /// Each statement is a fail point.
+            #[cfg_attr(not(feature = "failpoints"), allow(dead_code, reason = "nothing without the feature"))]
+            pub(crate) fail: FailPoints,
             $($(#[$doc])* pub(crate) $name: SqlStr,)*
         }
 
         impl Sql {
             pub(crate) fn render(dialect: &Dialect, prefix: &str) -> Self {
-                Self { prefix: prefix.to_owned(), named: true, $($name: render(dialect, prefix, crate::broken::text(stringify!($name), $text).as_ref()),)* }
+                Self { prefix: prefix.to_owned(), named: true, fail: FailPoints::default(), $($name: render(dialect, prefix, crate::broken::text(stringify!($name), $text).as_ref()),)* }
             }
         }
     };

@@ -55,6 +55,8 @@ mod order;
 #[cfg(all(unix, any(feature = "postgres", feature = "mysql")))]
 mod outage;
 mod parking;
+#[cfg(feature = "failpoints")]
+mod points;
 mod progress;
 mod reconcile;
 #[cfg(feature = "failpoints")]

@@ -7,6 +7,7 @@ macro_rules! statements_of_bursts {
             sql: &Sql,
             start: &BurstStart<'_>,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.start_burst");
             let done = sqlx::query(sql.start_burst.clone())
                 .persistent(sql.named)
                 .bind(start.key.source)
@@ -26,6 +27,7 @@ macro_rules! statements_of_bursts {
             source: &str,
             since: Timestamp,
         ) -> Result<Option<String>> {
+            $crate::fail::point!(sql, "store.orphan_burst");
             let row = sqlx::query(sql.orphan_burst.clone())
                 .persistent(sql.named)
                 .bind(source)
@@ -41,6 +43,7 @@ macro_rules! statements_of_bursts {
             burst_id: &str,
             start: &BurstStart<'_>,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.adopt_burst");
             let done = sqlx::query(sql.adopt_burst.clone())
                 .persistent(sql.named)
                 .bind(start.key.event_id)
@@ -61,6 +64,7 @@ macro_rules! statements_of_bursts {
             sql: &Sql,
             key: Key<'_>,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.burst_ended_by");
             let row = sqlx::query(sql.burst_ended_by.clone())
                 .persistent(sql.named)
                 .bind(key.source)
@@ -76,6 +80,7 @@ macro_rules! statements_of_bursts {
             sql: &Sql,
             source: &str,
         ) -> Result<Option<String>> {
+            $crate::fail::point!(sql, "store.running_burst");
             let row = sqlx::query(sql.running_burst.clone())
                 .persistent(sql.named)
                 .bind(source)
@@ -91,6 +96,7 @@ macro_rules! statements_of_bursts {
             end: &BurstEnd<'_>,
             completed: bool,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.end_burst");
             let done = sqlx::query(sql.end_burst.clone())
                 .persistent(sql.named)
                 .bind(end.at.as_micros())
@@ -109,6 +115,7 @@ macro_rules! statements_of_bursts {
             sql: &Sql,
             end: &BurstEnd<'_>,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.end_unknown_burst");
             let done = sqlx::query(sql.end_unknown_burst.clone())
                 .persistent(sql.named)
                 .bind(end.key.source)
@@ -127,6 +134,7 @@ macro_rules! statements_of_bursts {
             key: Key<'_>,
             more: Arrived,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.count_burst");
             let done = sqlx::query(sql.count_burst.clone())
                 .persistent(sql.named)
                 .bind(more.applied)
@@ -145,6 +153,7 @@ macro_rules! statements_of_bursts {
             sql: &Sql,
             key: Key<'_>,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.report_burst");
             let done = sqlx::query(sql.report_burst.clone())
                 .persistent(sql.named)
                 .bind(key.source)
@@ -159,6 +168,7 @@ macro_rules! statements_of_bursts {
             sql: &Sql,
             of: Option<(&str, i64)>,
         ) -> Result<Vec<BurstRow>> {
+            $crate::fail::point!(sql, "store.bursts");
             let rows = match of {
                 None => {
                     sqlx::query(sql.open_bursts.clone())

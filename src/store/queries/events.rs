@@ -8,6 +8,7 @@ macro_rules! statements_of_events {
             key: Key<'_>,
             kept: bool,
         ) -> Result<Option<Known>> {
+            $crate::fail::point!(sql, "store.known");
             let statement = if kept { &sql.known_kept } else { &sql.known };
             let row = sqlx::query(statement.clone())
                 .persistent(sql.named)
@@ -37,6 +38,7 @@ macro_rules! statements_of_events {
             sql: &Sql,
             key: Key<'_>,
         ) -> Result<Option<Known>> {
+            $crate::fail::point!(sql, "store.lock_event");
             let row = sqlx::query(sql.lock_event.clone())
                 .persistent(sql.named)
                 .bind(key.source)
@@ -76,6 +78,7 @@ macro_rules! statements_of_events {
             event: &NewEvent<'_>,
             state: State,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.insert_event");
             let done = sqlx::query(sql.insert_event.clone())
                 .persistent(sql.named)
                 .bind(event.key.source)
@@ -104,6 +107,7 @@ macro_rules! statements_of_events {
             to: State,
             at: Timestamp,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.swap_state");
             let done = sqlx::query(sql.swap_state.clone())
                 .persistent(sql.named)
                 .bind(to as i64)
@@ -121,6 +125,7 @@ macro_rules! statements_of_events {
             sql: &Sql,
             place: &Place<'_>,
         ) -> Result<Option<Holder>> {
+            $crate::fail::point!(sql, "store.slot_holder");
             let row = sqlx::query(sql.slot_holder.clone())
                 .persistent(sql.named)
                 .bind(place.stream.source)
@@ -144,6 +149,7 @@ macro_rules! statements_of_events {
             key: Key<'_>,
             to: &str,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.yield_slot");
             let done = sqlx::query(sql.yield_slot.clone())
                 .persistent(sql.named)
                 .bind(to)
@@ -160,6 +166,7 @@ macro_rules! statements_of_events {
             stream: Stream<'_>,
             raise: &Raise,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.raise_version");
             sqlx::query(sql.ensure_cursor.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
@@ -187,6 +194,7 @@ macro_rules! statements_of_events {
             key: Key<'_>,
             fence: &Fence,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.insert_fence");
             let done = sqlx::query(sql.insert_fence.clone())
                 .persistent(sql.named)
                 .bind(key.source)
@@ -204,6 +212,7 @@ macro_rules! statements_of_events {
             source: &str,
             fence: &Fence,
         ) -> Result<Option<String>> {
+            $crate::fail::point!(sql, "store.fence_holder");
             let row = sqlx::query(sql.fence_holder.clone())
                 .persistent(sql.named)
                 .bind(source)
@@ -220,6 +229,7 @@ macro_rules! statements_of_events {
             guarding: Guarding,
             at: Timestamp,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.guard");
             let (nothing_yet, statement, to, from) = match guarding {
                 Guarding::At(expected) => (0, &sql.guard_at, expected.saturating_add(1), expected),
                 Guarding::Above(number) => (i64::MIN, &sql.guard_above, number, number),

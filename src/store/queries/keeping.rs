@@ -3,6 +3,7 @@
 macro_rules! statements_of_keeping {
     () => {
         async fn audit(conn: &mut Self::Connection, sql: &Sql, entry: &Audit<'_>) -> Result<()> {
+            $crate::fail::point!(sql, "store.audit");
             sqlx::query(sql.audit.clone())
                 .persistent(sql.named)
                 .bind(entry.at.as_micros())
@@ -23,6 +24,7 @@ macro_rules! statements_of_keeping {
             before: Timestamp,
             limit: i64,
         ) -> Result<u64> {
+            $crate::fail::point!(sql, "store.purge_fences");
             let done = sqlx::query(sql.purge_fences.clone())
                 .persistent(sql.named)
                 .bind(source)
@@ -40,6 +42,7 @@ macro_rules! statements_of_keeping {
             before: Timestamp,
             now: Timestamp,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.stale");
             let row = sqlx::query(sql.stale.clone())
                 .persistent(sql.named)
                 .bind(source)
@@ -63,6 +66,7 @@ macro_rules! statements_of_keeping {
             kept: &Kept,
             at: Timestamp,
         ) -> Result<()> {
+            $crate::fail::point!(sql, "store.insert_answer");
             // Twice at most: one of the same id may be left whose event has been purged.
             for _ in 0..2 {
                 let done = sqlx::query(sql.insert_answer.clone())
@@ -93,6 +97,7 @@ macro_rules! statements_of_keeping {
             sql: &Sql,
             key: Key<'_>,
         ) -> Result<Option<Arc<Kept>>> {
+            $crate::fail::point!(sql, "store.answer");
             let row = sqlx::query(sql.answer.clone())
                 .persistent(sql.named)
                 .bind(key.source)
@@ -109,6 +114,7 @@ macro_rules! statements_of_keeping {
             before: Timestamp,
             limit: i64,
         ) -> Result<u64> {
+            $crate::fail::point!(sql, "store.purge_answers");
             let done = sqlx::query(sql.purge_answers.clone())
                 .persistent(sql.named)
                 .bind(source)
@@ -126,6 +132,7 @@ macro_rules! statements_of_keeping {
             before: Timestamp,
             limit: i64,
         ) -> Result<u64> {
+            $crate::fail::point!(sql, "store.purge");
             let mut removed = 0;
             for statement in [
                 &sql.purge_held,
@@ -151,6 +158,7 @@ macro_rules! statements_of_keeping {
             source: &str,
             which: &ErasureFilter<'_>,
         ) -> Result<u64> {
+            $crate::fail::point!(sql, "store.erase_answers");
             let done = sqlx::query(sql.erase_answers.clone())
                 .persistent(sql.named)
                 .bind(&b""[..])
@@ -167,6 +175,7 @@ macro_rules! statements_of_keeping {
         }
 
         async fn gone_sources(conn: &mut Self::Connection, sql: &Sql) -> Result<Vec<String>> {
+            $crate::fail::point!(sql, "store.gone_sources");
             let rows = sqlx::query(sql.gone_sources.clone())
                 .persistent(sql.named)
                 .fetch_all(conn)
@@ -181,6 +190,7 @@ macro_rules! statements_of_keeping {
             gone: bool,
             at: Timestamp,
         ) -> Result<()> {
+            $crate::fail::point!(sql, "store.set_gone");
             // Twice at most: somebody else may have been first.
             for _ in 0..2 {
                 let done = sqlx::query(sql.set_gone.clone())
@@ -212,6 +222,7 @@ macro_rules! statements_of_keeping {
             sql: &Sql,
             before: Timestamp,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.stale_audit");
             let row = sqlx::query(sql.stale_audit.clone())
                 .persistent(sql.named)
                 .bind(before.as_micros())
@@ -226,6 +237,7 @@ macro_rules! statements_of_keeping {
             before: Timestamp,
             limit: i64,
         ) -> Result<u64> {
+            $crate::fail::point!(sql, "store.purge_audit");
             let done = sqlx::query(sql.purge_audit.clone())
                 .persistent(sql.named)
                 .bind(limit)

@@ -7,6 +7,7 @@ macro_rules! statements_of_pending {
             sql: &Sql,
             pending: &NewPending<'_>,
         ) -> Result<()> {
+            $crate::fail::point!(sql, "store.insert_pending");
             let request = pending.request;
             sqlx::query(sql.insert_pending.clone())
                 .persistent(sql.named)
@@ -37,6 +38,7 @@ macro_rules! statements_of_pending {
             key: Key<'_>,
             lease: Lease,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.delete_pending");
             let done = sqlx::query(sql.delete_pending.clone())
                 .persistent(sql.named)
                 .bind(key.source)
@@ -54,6 +56,7 @@ macro_rules! statements_of_pending {
             key: Key<'_>,
             attempt: &Attempt<'_>,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.postpone");
             let done = sqlx::query(sql.postpone.clone())
                 .persistent(sql.named)
                 .bind(attempt.not_before.as_micros())
@@ -73,6 +76,7 @@ macro_rules! statements_of_pending {
             key: Key<'_>,
             attempt: &Attempt<'_>,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.record_attempt");
             // The handler never ran for what was given up for a gap, set aside, or held by the fence; and an attempt under a
             // lease was counted when it began.
             let by_its_place = matches!(
@@ -106,6 +110,7 @@ macro_rules! statements_of_pending {
             out_of_order: bool,
             at: Timestamp,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.release_pending");
             let done = sqlx::query(sql.release.clone())
                 .persistent(sql.named)
                 .bind(AT_ONCE.as_micros())
@@ -124,6 +129,7 @@ macro_rules! statements_of_pending {
             key: Key<'_>,
             request: &StoredRequest,
         ) -> Result<()> {
+            $crate::fail::point!(sql, "store.keep_body");
             sqlx::query(sql.keep_body.clone())
                 .persistent(sql.named)
                 .bind(&*request.method)
@@ -144,6 +150,7 @@ macro_rules! statements_of_pending {
             key: Key<'_>,
             at: Timestamp,
         ) -> Result<()> {
+            $crate::fail::point!(sql, "store.requeue");
             sqlx::query(sql.requeue.clone())
                 .persistent(sql.named)
                 .bind(AT_ONCE.as_micros())
@@ -162,6 +169,7 @@ macro_rules! statements_of_pending {
             put_off: &PutOff,
             lease: Lease,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.put_off");
             let longest = put_off.longest_micros();
             let until = put_off.until.as_micros();
             let done = sqlx::query(sql.put_off.clone())
@@ -191,6 +199,7 @@ macro_rules! statements_of_pending {
             after: &str,
             limit: i64,
         ) -> Result<Vec<Expired>> {
+            $crate::fail::point!(sql, "store.expired");
             let rows = sqlx::query(sql.expired.clone())
                 .persistent(sql.named)
                 .bind(source)
@@ -216,6 +225,7 @@ macro_rules! statements_of_pending {
             sql: &Sql,
             stream: Stream<'_>,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.stream_is_used");
             let row = sqlx::query(sql.stream_is_used.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
@@ -230,6 +240,7 @@ macro_rules! statements_of_pending {
             sql: &Sql,
             stream: Stream<'_>,
         ) -> Result<Size> {
+            $crate::fail::point!(sql, "store.pending_of_stream");
             let row = sqlx::query(sql.pending_of_stream.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
@@ -246,6 +257,7 @@ macro_rules! statements_of_pending {
             conn: &mut Self::Connection,
             sql: &Sql,
         ) -> Result<Vec<PendingCount>> {
+            $crate::fail::point!(sql, "store.pending_counts");
             let rows = sqlx::query(sql.pending_counts.clone())
                 .persistent(sql.named)
                 .fetch_all(conn)
@@ -270,6 +282,7 @@ macro_rules! statements_of_pending {
             source: &str,
             which: &ErasureFilter<'_>,
         ) -> Result<u64> {
+            $crate::fail::point!(sql, "store.erase_pending");
             let done = sqlx::query(sql.erase_pending.clone())
                 .persistent(sql.named)
                 .bind(&b""[..])
@@ -291,6 +304,7 @@ macro_rules! statements_of_pending {
             source: &str,
             which: &ErasureFilter<'_>,
         ) -> Result<u64> {
+            $crate::fail::point!(sql, "store.count_waiting");
             let row = sqlx::query(sql.count_waiting.clone())
                 .persistent(sql.named)
                 .bind(source)

@@ -16,6 +16,7 @@ macro_rules! statements_of_plain {
         }
 
         async fn now(conn: &mut Self::Connection, sql: &Sql) -> Result<Timestamp> {
+            $crate::fail::point!(sql, "store.now");
             let row = sqlx::query(sql.now.clone())
                 .persistent(sql.named)
                 .fetch_one(conn)
@@ -24,6 +25,7 @@ macro_rules! statements_of_plain {
         }
 
         async fn ping(conn: &mut Self::Connection, sql: &Sql) -> Result<()> {
+            $crate::fail::point!(sql, "store.ping");
             sqlx::query(sql.ping.clone())
                 .persistent(sql.named)
                 .fetch_optional(conn)

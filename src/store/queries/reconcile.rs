@@ -3,6 +3,7 @@
 macro_rules! statements_of_reconcile {
     () => {
         async fn alive(conn: &mut Self::Connection, sql: &Sql) -> Result<Vec<Alive>> {
+            $crate::fail::point!(sql, "store.alive");
             let rows = sqlx::query(sql.alive.clone())
                 .persistent(sql.named)
                 .fetch_all(conn)
@@ -23,6 +24,7 @@ macro_rules! statements_of_reconcile {
             from: Option<Timestamp>,
             to: &Alive,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.stay_alive");
             let done = match from {
                 None => {
                     sqlx::query(sql.first_alive.clone())
@@ -52,6 +54,7 @@ macro_rules! statements_of_reconcile {
             since: Timestamp,
             incarnation: &str,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.add_incident");
             let done = sqlx::query(sql.add_incident.clone())
                 .persistent(sql.named)
                 .bind(found_at.as_micros())
@@ -67,6 +70,7 @@ macro_rules! statements_of_reconcile {
             sql: &Sql,
             after: Timestamp,
         ) -> Result<Vec<(Timestamp, Timestamp)>> {
+            $crate::fail::point!(sql, "store.incidents");
             let rows = sqlx::query(sql.incidents.clone())
                 .persistent(sql.named)
                 .bind(after.as_micros())
@@ -87,6 +91,7 @@ macro_rules! statements_of_reconcile {
             sql: &Sql,
             list: ListKey<'_>,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.open_reconcile");
             let done = sqlx::query(sql.open_reconcile.clone())
                 .persistent(sql.named)
                 .bind(list.source)
@@ -104,6 +109,7 @@ macro_rules! statements_of_reconcile {
             now: Timestamp,
             until: Timestamp,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.take_reconcile");
             let done = sqlx::query(sql.take_reconcile.clone())
                 .persistent(sql.named)
                 .bind(owner)
@@ -122,6 +128,7 @@ macro_rules! statements_of_reconcile {
             sql: &Sql,
             list: ListKey<'_>,
         ) -> Result<Option<Progress>> {
+            $crate::fail::point!(sql, "store.reconcile_state");
             let row = sqlx::query(sql.reconcile_state.clone())
                 .persistent(sql.named)
                 .bind(list.source)
@@ -152,6 +159,7 @@ macro_rules! statements_of_reconcile {
             owner: &str,
             until: Timestamp,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.save_reconcile");
             let done = sqlx::query(sql.save_reconcile.clone())
                 .persistent(sql.named)
                 .bind(progress.through.map(Timestamp::as_micros))
@@ -176,6 +184,7 @@ macro_rules! statements_of_reconcile {
             after: Stream<'_>,
             limit: i64,
         ) -> Result<Vec<Gap>> {
+            $crate::fail::point!(sql, "store.gaps");
             let rows = sqlx::query(sql.gaps.clone())
                 .persistent(sql.named)
                 .bind(after.source)

@@ -8,6 +8,7 @@ macro_rules! statements_of_streams {
             place: &Place<'_>,
             at: Timestamp,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.advance_cursor");
             let step = i64::from(!broken::is(Variant::CursorLeftBehind));
             let done = sqlx::query(sql.advance_cursor.clone())
                 .persistent(sql.named)
@@ -30,6 +31,7 @@ macro_rules! statements_of_streams {
             start: Start,
             at: Timestamp,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.open_cursor");
             let done = sqlx::query(sql.open_cursor.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
@@ -47,6 +49,7 @@ macro_rules! statements_of_streams {
             sql: &Sql,
             stream: Stream<'_>,
         ) -> Result<Option<Cursor>> {
+            $crate::fail::point!(sql, "store.lock_cursor");
             let row = sqlx::query(sql.lock_cursor.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
@@ -62,6 +65,7 @@ macro_rules! statements_of_streams {
             stream: Stream<'_>,
             at: Timestamp,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.touch_settling");
             let done = sqlx::query(sql.touch_settling.clone())
                 .persistent(sql.named)
                 .bind(at.as_micros())
@@ -77,6 +81,7 @@ macro_rules! statements_of_streams {
             sql: &Sql,
             stream: Stream<'_>,
         ) -> Result<Option<Settling>> {
+            $crate::fail::point!(sql, "store.lock_settling");
             let row = sqlx::query(sql.lock_settling.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
@@ -100,6 +105,7 @@ macro_rules! statements_of_streams {
             stream: Stream<'_>,
             generation: i64,
         ) -> Result<Option<i64>> {
+            $crate::fail::point!(sql, "store.lowest_parked");
             let row = sqlx::query(sql.lowest_parked.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
@@ -117,6 +123,7 @@ macro_rules! statements_of_streams {
             start: Start,
             at: Timestamp,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.settle_cursor");
             let done = sqlx::query(sql.settle_cursor.clone())
                 .persistent(sql.named)
                 .bind(start.next)
@@ -136,6 +143,7 @@ macro_rules! statements_of_streams {
             now: Timestamp,
             limit: i64,
         ) -> Result<Vec<(String, String)>> {
+            $crate::fail::point!(sql, "store.settled_streams");
             let rows = sqlx::query(sql.settled_streams.clone())
                 .persistent(sql.named)
                 .bind(now.as_micros())

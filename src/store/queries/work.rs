@@ -8,6 +8,7 @@ macro_rules! statements_of_work {
             key: Key<'_>,
             claim: &Claim<'_>,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.claim");
             let done = sqlx::query(sql.claim.clone())
                 .persistent(sql.named)
                 .bind(key.source)
@@ -20,7 +21,7 @@ macro_rules! statements_of_work {
                 .bind(claim.not_before.as_micros())
                 .execute(conn)
                 .await?;
-            Ok(done.rows_affected() == 1 || broken::is(Variant::ClaimIgnoresRows))
+            Ok(done.rows_affected() == 1)
         }
 
         async fn hand_back(
@@ -30,6 +31,7 @@ macro_rules! statements_of_work {
             lease: Lease,
             not_before: Timestamp,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.hand_back");
             let done = sqlx::query(sql.hand_back.clone())
                 .persistent(sql.named)
                 .bind(not_before.as_micros())
@@ -42,6 +44,7 @@ macro_rules! statements_of_work {
         }
 
         async fn hand_back_all(conn: &mut Self::Connection, sql: &Sql, owner: &str) -> Result<u64> {
+            $crate::fail::point!(sql, "store.hand_back_all");
             let done = sqlx::query(sql.hand_back_all.clone())
                 .persistent(sql.named)
                 .bind(AT_ONCE.as_micros())
@@ -58,6 +61,7 @@ macro_rules! statements_of_work {
             beat: i64,
             at: Timestamp,
         ) -> Result<Vec<(String, i64)>> {
+            $crate::fail::point!(sql, "store.beat");
             let done = sqlx::query(sql.beat.clone())
                 .persistent(sql.named)
                 .bind(beat)
@@ -90,6 +94,7 @@ macro_rules! statements_of_work {
             owner: &str,
             before: Timestamp,
         ) -> Result<u64> {
+            $crate::fail::point!(sql, "store.retire");
             let done = sqlx::query(sql.retire.clone())
                 .persistent(sql.named)
                 .bind(owner)
@@ -106,6 +111,7 @@ macro_rules! statements_of_work {
             now: Timestamp,
             limit: i64,
         ) -> Result<Vec<(String, String)>> {
+            $crate::fail::point!(sql, "store.due_streams");
             let rows = sqlx::query(sql.due_streams.clone())
                 .persistent(sql.named)
                 .bind(now.as_micros())
@@ -123,6 +129,7 @@ macro_rules! statements_of_work {
             sql: &Sql,
             stream: Stream<'_>,
         ) -> Result<Option<Pending>> {
+            $crate::fail::point!(sql, "store.due_head");
             let row = sqlx::query(sql.due_head.clone())
                 .persistent(sql.named)
                 .bind(stream.source)
@@ -139,6 +146,7 @@ macro_rules! statements_of_work {
             now: Timestamp,
             limit: i64,
         ) -> Result<Vec<(String, String)>> {
+            $crate::fail::point!(sql, "store.due_events");
             let rows = sqlx::query(sql.due_events.clone())
                 .persistent(sql.named)
                 .bind(now.as_micros())
@@ -156,6 +164,7 @@ macro_rules! statements_of_work {
             sql: &Sql,
             key: Key<'_>,
         ) -> Result<Option<Pending>> {
+            $crate::fail::point!(sql, "store.due_event");
             let row = sqlx::query(sql.due_event.clone())
                 .persistent(sql.named)
                 .bind(key.source)
