@@ -90,6 +90,11 @@
 
 mod answer;
 mod body;
+#[cfg(feature = "failpoints")]
+#[doc(hidden)]
+pub mod broken;
+#[cfg(not(feature = "failpoints"))]
+mod broken;
 mod burst;
 pub mod clock;
 mod describe;

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use super::aside::lock_or_open;
 use super::open::Open;
 use super::{Entered, Job, Stop, cursor};
+use crate::broken::{self, Variant};
 use crate::event::Origin;
 use crate::store::{Backend, Cursor, Key, Known, Lease, Place, Reason, State};
 
@@ -63,7 +64,7 @@ impl<DB: Backend> Job<'_, DB> {
         let Some(holder) = DB::slot_holder(conn, sql, &place).await? else {
             return Ok(None);
         };
-        if holder.state != State::Dead {
+        if holder.state != State::Dead && !broken::is(Variant::PlaceTakenTwice) {
             // The row was inserted by what this process knows of the stream's generation. The place may be one of an
             // earlier generation (§5.15).
             let at = self.shared.clock.now();
@@ -92,6 +93,7 @@ impl<DB: Backend> Job<'_, DB> {
             });
         }
         match known.state {
+            State::Applied if broken::is(Variant::AppliedRunsAgain) => None,
             State::Applied => Some(Entered::Duplicate {
                 other_content: false,
             }),
@@ -206,7 +208,11 @@ impl<DB: Backend> Job<'_, DB> {
 
     /// Whether the same was signed under another id before (§6.7): after the id, before the cursor.
     pub(super) async fn is_fenced(&self, conn: &mut DB::Connection) -> Result<bool, Stop> {
-        let Some(fence) = &self.fence else {
+        let Some(fence) = self
+            .fence
+            .as_ref()
+            .filter(|_| !broken::is(Variant::NoFence))
+        else {
             return Ok(false);
         };
         let sql = &self.shared.sql;
@@ -246,7 +252,8 @@ impl<DB: Backend> Job<'_, DB> {
                 continue;
             };
             self.check_generation(place, &cursor)?;
-            if place.sequence == cursor.next {
+            let ignored = place.sequence > cursor.next && broken::is(Variant::GapIgnored);
+            if place.sequence == cursor.next || ignored {
                 // It is its turn, and a range is next.
                 cursor::pass::<DB>(conn, sql, place.stream, cursor, at).await?;
                 return Ok(Entered::Run { from: None });

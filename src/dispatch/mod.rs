@@ -28,6 +28,7 @@ use http::{Request, Response, StatusCode};
 use tokio::time::{Instant, timeout_at};
 
 use crate::answer::{self, Answer};
+use crate::broken::{self, Variant};
 use crate::envelope::Envelope;
 use crate::event::{Origin, Outcome};
 use crate::fail::{at, point};
@@ -275,7 +276,13 @@ impl<DB: Backend> Job<'_, DB> {
         let entered = within(self.deadline, self.enter(&mut open)).await?;
         self.shared.fail.reached(at::ENTERED).await?;
         match entered {
-            Entered::Run { from } => self.call(open, from, handler).await,
+            Entered::Run { from } => {
+                if broken::is(Variant::MarkApart) {
+                    open.commit(self.deadline).await?;
+                    open = Open::begin(self.shared, self.deadline).await?;
+                }
+                self.call(open, from, handler).await
+            }
             Entered::Park { waiting_for } => self.park(open, parked(waiting_for)).await,
             Entered::Store => self.park(open, defer::stored()).await,
             Entered::Requeue => {
@@ -393,7 +400,11 @@ impl<DB: Backend> Job<'_, DB> {
             // Only of a stream that has not begun.
             DB::touch_settling(conn, sql, place.stream, at).await?;
         }
-        DB::insert_pending(conn, sql, &self.pending(None, None, self.stored)).await?;
+        let mut stored = std::borrow::Cow::Borrowed(self.stored);
+        if broken::is(Variant::ParkWithoutBody) {
+            stored.to_mut().body = Bytes::new();
+        }
+        DB::insert_pending(conn, sql, &self.pending(None, None, &stored)).await?;
         Ok(())
     }
 

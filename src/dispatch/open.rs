@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Stop, patience, within};
 use crate::answer::Answer;
+use crate::broken::{self, Variant};
 use crate::fail::point;
 use crate::shared::{Pooled, Shared};
 use crate::store::{Backend, close_hard};
@@ -195,6 +196,9 @@ const RESTORE_PATIENCE: Duration = Duration::from_secs(2);
 impl<DB: Backend> Drop for Open<'_, DB> {
     fn drop(&mut self) {
         if let Some(conn) = self.conn.take() {
+            if broken::is(Variant::PoolUnended) {
+                return conn.settled();
+            }
             conn.close();
             if let Some(kill) = self.watch.as_ref().and_then(DB::kill) {
                 self.shared.watch.kill(kill);

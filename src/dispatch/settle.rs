@@ -11,6 +11,7 @@ use tokio::time::timeout_at;
 use super::open::Open;
 use super::{BoxFuture, Job, Run, Settled, Stop, VERDICT, is_retryable, within};
 use crate::answer::Answer;
+use crate::broken::{self, Variant};
 use crate::event::{Delivery, Origin, Outcome, Verdict};
 use crate::fail::{at, point};
 use crate::kept::{Collect, Collected, Kept};
@@ -133,7 +134,8 @@ impl<DB: Backend> Job<'_, DB> {
 
     /// A producer pauses the endpoint on a 410: it goes out only if the source allows it (§3).
     fn terminal<R>(&self, mut response: Response<R>) -> Response<R> {
-        if response.status() == StatusCode::GONE && !self.source.allows_gone() {
+        let passes = self.source.allows_gone() || broken::is(Variant::GoneGoesOut);
+        if response.status() == StatusCode::GONE && !passes {
             *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
         }
         response
@@ -152,11 +154,13 @@ impl<DB: Backend> Job<'_, DB> {
         let status = response.status();
         let stated = delivery
             .decided()
-            .or_else(|| response.extensions().get::<Verdict>().copied());
+            .or_else(|| response.extensions().get::<Verdict>().copied())
+            .filter(|_| !broken::is(Variant::StatusBeatsStated));
         match stated {
             Some(Verdict::Commit) => Judged::Commit,
             None if status.is_success() => Judged::Commit,
             Some(Verdict::RollBack) if status.is_success() => Judged::Fail,
+            _ if is_retryable(status) && broken::is(Variant::FailureCommits) => Judged::Commit,
             _ if is_retryable(status) => Judged::Fail,
             _ if self.source.mounted_on_routes() && !delivery.was_routed() => Judged::Unrouted,
             _ => Judged::Terminal,
@@ -172,6 +176,7 @@ impl<DB: Backend> Job<'_, DB> {
     ) -> Result<Settled<R>, Stop> {
         let released = within(self.deadline, open.release()).await;
         match released {
+            _ if broken::is(Variant::IgnoreRelease) => {}
             Ok(()) if DB::depth(open.conn()) == 1 => {}
             Err(Stop::Budget) => return Err(Stop::Budget),
             Err(Stop::Database(error)) if DB::fault(&error) == Fault::Transient => {
@@ -191,13 +196,19 @@ impl<DB: Backend> Job<'_, DB> {
         self.shared.fail.reached(at::RELEASED).await?;
         match open.send_commit().await {
             Ok(()) => open.clean().await,
+            Err(_) if broken::is(Variant::AnswerWithoutCommit) => {}
+            Err(Stop::Database(error))
+                if broken::is(Variant::IgnoreCommitError)
+                    && DB::fault(&error) == Fault::Refused => {}
             // A constraint that was deferred to the commit: the handler's own doing, and nothing was committed.
             Err(Stop::Database(error)) if DB::fault(&error) == Fault::Refused => {
                 tracing::warn!(
                     source = self.source.name(), event_id = self.key().event_id, %error,
                     "the database refused the handler's commit"
                 );
-                return Ok(Settled::handler_failed("the commit was refused"));
+                return Ok(Settled::handler_failed(
+                    "the database refused the commit of the handler's transaction",
+                ));
             }
             Err(other) => return Err(other),
         }
@@ -244,7 +255,8 @@ impl<DB: Backend> Job<'_, DB> {
         if let Some(lost) = self.undo(&mut open).await? {
             return Ok(lost);
         }
-        if from.is_none() && !self.source.keeps_rejected() {
+        let kept = self.source.keeps_rejected() && !broken::is(Variant::RejectedForgotten);
+        if from.is_none() && !kept {
             open.roll_back(self.deadline).await?;
             return Ok(rejected(response));
         }

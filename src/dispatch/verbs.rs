@@ -5,6 +5,7 @@
 use super::aside::lock_or_open;
 use super::own::{Ended, Own};
 use super::{Stop, cursor};
+use crate::broken::{self, Variant};
 use crate::clock::Timestamp;
 use crate::error::{OperatorError, OperatorErrorKind as Kind};
 use crate::operator::Seen;
@@ -189,7 +190,8 @@ impl<DB: Backend> Own<DB> for Discard<'_> {
             let Some(mut cursor) = cursor else {
                 return refused(Kind::NotFound);
             };
-            if cursor.generation == known.generation && sequence >= cursor.next {
+            let skips = !broken::is(Variant::DiscardWithoutSkip);
+            if cursor.generation == known.generation && sequence >= cursor.next && skips {
                 let range = Range {
                     first: sequence,
                     last: sequence,
@@ -253,7 +255,7 @@ impl<DB: Backend> Own<DB> for Never<'_> {
         if done {
             return already(Some(now));
         }
-        if now != self.seen {
+        if now != self.seen && !broken::is(Variant::SkipUnseen) {
             return refused(Kind::CursorMoved { now });
         }
         if range.first < cursor.next {
@@ -329,7 +331,7 @@ impl<DB: Backend> Own<DB> for Reset<'_> {
             return refused(Kind::NotFound);
         };
         let now = Seen::from(cursor);
-        if now != self.seen {
+        if now != self.seen && !broken::is(Variant::SkipUnseen) {
             return refused(Kind::CursorMoved { now });
         }
         // Again, now that nobody can park any more.

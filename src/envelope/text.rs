@@ -1,5 +1,6 @@
 //! The identifiers of an event: short texts, compared byte for byte.
 
+use crate::broken::{self, Variant};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -59,6 +60,9 @@ macro_rules! text {
             /// When it is empty, longer than 255 bytes, or contains a control character.
             pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidText> {
                 check(text.as_ref())?;
+                if broken::is(Variant::IdsFolded) {
+                    return Ok(Self(Arc::from(text.as_ref().to_lowercase())));
+                }
                 Ok(Self(Arc::from(text.as_ref())))
             }
 

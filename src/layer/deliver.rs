@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::group;
 use crate::answer::Answer;
+use crate::broken::{self, Variant};
 use crate::burst::{self, Control};
 use crate::dispatch::{Job, Reply, Run, Settled, lowest_missing, patience};
 use crate::door::Passed;
@@ -58,6 +59,12 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
     if !source.allows(&parts.method) {
         refused(&format_args!("method {}", parts.method));
         return Err(Answer::method());
+    }
+    if broken::is(Variant::LookFirst)
+        && let Ok(mut conn) = shared.acquire_statements().await
+    {
+        let looked = DB::ping(&mut conn, &shared.sql).await;
+        let _ = conn.done(looked).await;
     }
     let now = shared.clock.now();
     let door = source.door();
@@ -119,7 +126,9 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
     };
     // Only now: the mapping and the fence read what was sent.
     let signatures = source.scheme().signature_headers(&parts.headers);
-    request::strip(&mut parts.headers, &signatures, source.keep_headers());
+    if !broken::is(Variant::CredentialsStored) {
+        request::strip(&mut parts.headers, &signatures, source.keep_headers());
+    }
     if source.elements().is_some() {
         // The length that was announced is the whole array's.
         parts.headers.remove(CONTENT_LENGTH);
@@ -216,7 +225,7 @@ impl<DB: Backend> Live<'_, DB> {
         if shared.fail.reached(at::SETTLED).await.is_err() {
             return Reply::Inbox(Answer::unavailable("the answer was lost"));
         }
-        if settled.end == End::Applied {
+        if settled.end == End::Applied || broken::is(Variant::MemoryOfFailures) {
             shared.remember(epoch, self.source, self.envelope, settled.kept.as_ref());
         }
         self.wake(settled.end);
@@ -229,6 +238,9 @@ impl<DB: Backend> Live<'_, DB> {
         let Some(_place) = self.shared.waiting.enter() else {
             return Answer::busy("deliveries that wait");
         };
+        if broken::is(Variant::FollowersDuplicate) {
+            return Answer::duplicate();
+        }
         let landing = match timeout_at(self.deadline, flight.wait_for(Option::is_some)).await {
             Ok(Ok(landing)) => *landing,
             _ => return Answer::unavailable("another delivery of this event takes long"),

@@ -18,6 +18,7 @@ use tower_service::Service;
 use super::deliver;
 use super::future::ResponseFuture;
 use crate::answer::Answer;
+use crate::broken::{self, Variant};
 use crate::dispatch::{BoxError, BoxFuture, Run};
 #[cfg(feature = "axum")]
 use crate::event::Outcome;
@@ -179,7 +180,10 @@ where
         Err(answer) => return answer.into_response(),
     };
     let request = Request::from_parts(parts, body);
-    let deadline = arrived + source.budget();
+    let mut deadline = arrived + source.budget();
+    if broken::is(Variant::BudgetForgotten) {
+        deadline += Duration::from_secs(3_600);
+    }
     let Some(tracked) = shared.tracker.enter() else {
         return Answer::unavailable("shutting down").into_response();
     };
@@ -197,6 +201,7 @@ where
         let _tracked = tracked;
         deliver::deliver(&shared, &source, admitted, call, deadline).await
     });
+    let _aborted = broken::is(Variant::AbortWithClient).then(|| AbortOnDrop(task.abort_handle()));
     match timeout_at(deadline + GRACE, task).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {
@@ -205,6 +210,15 @@ where
         }
         // The commit has been sent and goes on; the retry finds out (§4.2).
         Err(_) => Answer::unavailable("the delivery's time is spent").into_response(),
+    }
+}
+
+/// What a broken variant does when its client leaves.
+struct AbortOnDrop(tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

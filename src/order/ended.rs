@@ -8,6 +8,7 @@ use http::header::RETRY_AFTER;
 use tokio::time::Instant;
 
 use super::drain::{Drained, SOON, Step, later, until};
+use crate::broken::{self, Variant};
 use crate::dispatch::{Bury, Job, Reply, Settled};
 use crate::queue::End;
 use crate::shared::Shared;
@@ -182,7 +183,10 @@ async fn fail<DB: Backend>(
     let nominal = source.backoff(failed);
     let jittered = nominal.mul_f64(0.75 + fastrand::f64() / 2.0);
     let jittered = jittered.min(nominal.max(LONGEST_JITTERED));
-    let wait = jittered.max(at_least);
+    let mut wait = jittered.max(at_least);
+    if broken::is(Variant::TriedAtOnce) {
+        wait = Duration::ZERO;
+    }
     let attempt = Attempt {
         reason: dead.then_some(Reason::Handler),
         not_before: now.plus(wait),

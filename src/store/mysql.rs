@@ -16,6 +16,7 @@ use super::migrate::{self, Version};
 use super::queries::{inserted, page_key, pending_row, required, statements_of_backend, text};
 use super::sql::{DeleteBatch, Dialect, UpdateClaimed};
 use super::*;
+use crate::broken::{self, Variant};
 use crate::error::BuildError;
 
 /// How long after the deadline the server ends a transaction that nobody uses any more, in seconds, its unit.

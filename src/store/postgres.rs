@@ -14,6 +14,7 @@ use super::migrate::{self, Version};
 use super::queries::{inserted, page_key, pending_row, required, statements_of_backend, text};
 use super::sql::{DeleteBatch, Dialect, UpdateClaimed};
 use super::*;
+use crate::broken::{self, Variant};
 use crate::error::BuildError;
 
 /// `client_connection_check_interval` came with it.

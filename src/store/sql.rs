@@ -83,7 +83,7 @@ macro_rules! statements {
 
         impl Sql {
             pub(crate) fn render(dialect: &Dialect, prefix: &str) -> Self {
-                Self { prefix: prefix.to_owned(), named: true, fail: FailPoints::default(), $($name: render(dialect, prefix, $text),)* }
+                Self { prefix: prefix.to_owned(), named: true, fail: FailPoints::default(), $($name: render(dialect, prefix, crate::broken::text(stringify!($name), $text).as_ref()),)* }
             }
         }
     };

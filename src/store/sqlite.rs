@@ -20,6 +20,7 @@ use super::migrate::{self, Version};
 use super::queries::{inserted, page_key, pending_row, required, statements_of_backend, text};
 use super::sql::{DeleteBatch, Dialect, UpdateClaimed};
 use super::*;
+use crate::broken::{self, Variant};
 use crate::error::BuildError;
 
 /// How long SQLite waits for another process's write lock before it reports a busy database. Inside one process

@@ -6,6 +6,7 @@ use hmac::Mac;
 use hmac::digest::{CtOutput, Output};
 
 use super::secret::Secret;
+use crate::broken::{self, Variant};
 
 /// A MAC algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -149,8 +150,12 @@ fn compare<M: Mac + Clone, E>(
     feed(&mut |part| mac.update(part))?;
     let computed = mac.finalize();
     Ok(tags.iter().fold(false, |found, tag| {
-        let equal = <&Output<M>>::try_from(&tag.bytes[..tag.len])
+        let mut equal = <&Output<M>>::try_from(&tag.bytes[..tag.len])
             .is_ok_and(|received| computed == CtOutput::<M>::from(received));
+        if broken::is(Variant::PrefixSignature) {
+            let whole = computed.as_bytes();
+            equal = whole[..4] == tag.bytes[..4];
+        }
         found | equal
     }))
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::refusal::{Refusal, RefusalKind};
+use crate::broken::{self, Variant};
 use crate::clock::Timestamp;
 
 /// In which unit a scheme writes its timestamp. Never guessed (§6.3).
@@ -96,7 +97,7 @@ impl SignedTime {
                 .div_euclid(self.unit)
                 .saturating_mul(self.unit),
         );
-        if now > self.at.plus(tolerance.max_age) {
+        if now > self.at.plus(tolerance.max_age) && !broken::is(Variant::OldPasses) {
             let detail = format!(
                 "signed at {:?}, {} s ago by our clock; at most {} s are allowed",
                 self.at,
@@ -105,7 +106,12 @@ impl SignedTime {
             );
             return Err(Refusal::new(RefusalKind::TooOld, detail));
         }
-        if self.at > now.plus(tolerance.max_skew) {
+        let skew = if broken::is(Variant::FutureAsPast) {
+            tolerance.max_age
+        } else {
+            tolerance.max_skew
+        };
+        if self.at > now.plus(skew) {
             let detail = format!(
                 "signed at {:?}, {} s ahead of our clock; at most {} s are allowed",
                 self.at,

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderName, HeaderValue, Method, Request};
 use tower_inbox::clock::Timestamp;
+use tower_inbox::verify::Tolerance;
 
 use crate::db::TestDb;
 use crate::kit::{Event, Feed, World, eventually, http, within};
@@ -15,6 +16,7 @@ use crate::kit::{Event, Feed, World, eventually, http, within};
 suite![
     a_refused_signature_gets_a_bare_401,
     signed_times_are_held_to_both_limits_and_the_boundary_passes,
+    each_limit_on_signed_times_is_its_own,
     a_captured_delivery_is_refused_once_it_is_too_old,
     the_method_comes_before_the_signature,
     the_signature_headers_come_before_the_announced_size,
@@ -136,6 +138,26 @@ async fn signed_times_are_held_to_both_limits_and_the_boundary_passes<D: TestDb>
     let secret = world.secret();
     let now = tower_inbox::clock::Clock::now(&at).as_secs();
     for (offset, status) in [(-301, 401), (301, 401), (-300, 204), (300, 200), (0, 200)] {
+        let reply = world
+            .post(signed_with(&[&secret], Timestamp::from_secs(now + offset)))
+            .await;
+        assert_eq!(reply.status, status, "{offset}: {reply:?}");
+    }
+}
+
+/// §6.3: two settings.
+async fn each_limit_on_signed_times_is_its_own<D: TestDb>(db: D) {
+    let clock = crate::kit::TestClock::new();
+    let at = clock.clone();
+    let limits = Tolerance::new(Duration::from_secs(600), Duration::from_secs(10));
+    let world = World::<D>::over(&db)
+        .source(|source| source.tolerance(limits))
+        .inbox(move |inbox| inbox.clock(clock))
+        .start()
+        .await;
+    let secret = world.secret();
+    let now = tower_inbox::clock::Clock::now(&at).as_secs();
+    for (offset, status) in [(-601, 401), (11, 401), (-600, 204), (10, 200)] {
         let reply = world
             .post(signed_with(&[&secret], Timestamp::from_secs(now + offset)))
             .await;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tower_inbox::clock::Clock as _;
 use tower_inbox::verify::Tolerance;
 
 use crate::db::TestDb;
@@ -12,6 +13,7 @@ use crate::kit::{Call, Event, Gate, TestClock, World, eventually, numbered};
 suite![
     the_answer_never_waits_for_the_drain,
     a_drained_event_that_fails_is_tried_again_until_it_is_a_dead_letter,
+    a_failed_attempt_waits_for_its_backoff,
     a_drained_event_that_panics_or_takes_too_long_has_failed,
     a_drained_event_that_gets_a_terminal_verdict_is_a_dead_letter_at_once,
     a_redelivery_of_a_due_event_applies_it_there_and_then,
@@ -108,6 +110,47 @@ async fn a_drained_event_that_fails_is_tried_again_until_it_is_a_dead_letter<D: 
     })
     .await;
     assert_eq!(world.number("SELECT COUNT(*) FROM {p}pending").await, 0);
+}
+
+/// §5.5: each wait of the backoff, ± at most a quarter, by the clock.
+async fn a_failed_attempt_waits_for_its_backoff<D: TestDb>(db: D) {
+    let hour = Duration::from_secs(3_600);
+    let clock = TestClock::new().of_the_database_too();
+    let at = clock.clone();
+    let world = World::<D>::over(&db)
+        .source(move |source| source.backoff([hour, 2 * hour]).max_attempts(4))
+        .inbox(move |inbox| inbox.clock(clock).poll_every(Duration::from_millis(100)))
+        .answers(|call| match call.delivery.event_id() {
+            "evt_acct_2" if call.run <= 2 => 503,
+            _ => 0,
+        })
+        .start()
+        .await;
+    world.send(&numbered("acct", 2)).await.is_parked(1);
+    world.send(&numbered("acct", 1)).await.is_applied();
+    let lease = "SELECT COUNT(*) FROM {p}pending WHERE lease_token <> 0";
+    // How many minutes pass, and how often it was tried then.
+    for (minutes, tries) in [(0, 1), (44, 1), (32, 2), (89, 2), (62, 3)] {
+        at.advance(Duration::from_secs(minutes * 60));
+        eventually(
+            "it is tried that often, and its end is recorded",
+            async || world.probe.runs("evt_acct_2") == tries && world.number(lease).await == 0,
+        )
+        .await;
+        // Twice: the first of them may have begun before.
+        for _ in 0..2 {
+            at.advance(Duration::from_micros(1));
+            eventually("the worker looks for what is due", async || {
+                world.inbox.worker_status().last_look == Some(at.now())
+            })
+            .await;
+        }
+        assert_eq!(world.probe.runs("evt_acct_2"), tries, "{minutes}");
+    }
+    eventually("it is applied", async || {
+        world.sequences("acct").await == [1, 2]
+    })
+    .await;
 }
 
 /// §5.5

@@ -10,6 +10,7 @@ use crate::kit::{Gate, Setup, World, eventually, numbered};
 
 suite![
     a_worker_that_lost_its_lease_does_not_even_begin,
+    what_was_taken_over_and_failed_is_not_run_by_the_late_loser,
     a_live_redelivery_between_claim_and_transaction_applies_and_the_worker_finds_nothing_left,
     the_lease_of_a_worker_that_lives_is_left_alone,
     what_is_not_the_handlers_fault_does_not_count_as_an_attempt,
@@ -18,7 +19,7 @@ suite![
 
 impl<D: TestDb> Setup<D> {
     /// Whoever comes to this point waits at the gate.
-    fn held_at(self, point: &'static str, gate: &Gate) -> Self {
+    pub(crate) fn held_at(self, point: &'static str, gate: &Gate) -> Self {
         let gate = gate.clone();
         self.inbox(move |inbox| {
             inbox.fail_points(FailPoints::new(move |name| {
@@ -75,6 +76,28 @@ async fn a_worker_that_lost_its_lease_does_not_even_begin<D: TestDb>(db: D) {
     // Once: with the token of 77's successor, and not with the one that was lost.
     assert_eq!(world.probe.runs(numbered("acct", 2).id()), 1);
     assert_eq!(world.number("SELECT COUNT(*) FROM {p}pending").await, 0);
+}
+
+/// §5.7: nor does it run what another one has taken over, tried, and put off.
+async fn what_was_taken_over_and_failed_is_not_run_by_the_late_loser<D: TestDb>(db: D) {
+    let gate = Gate::shut();
+    let world = World::<D>::over(&db)
+        .held_at("claimed", &gate)
+        .start()
+        .await;
+    world.send(&numbered("acct", 2)).await.is_parked(1);
+    world.send(&numbered("acct", 1)).await.is_applied();
+    gate.reached_by(1).await;
+    let failed = "UPDATE {p}pending SET lease_token = 0, lease_owner = NULL, attempts = 2, last_status = 503,
+        not_before = not_before + 9000000000000000";
+    assert_eq!(world.execute(failed).await, 1);
+    gate.open();
+    // Which waits for the attempt that was held.
+    world.inbox.shutdown().await;
+    assert_eq!(world.probe.runs(numbered("acct", 2).id()), 0);
+    assert_eq!(world.sequences("acct").await, [1]);
+    let kept = "SELECT COUNT(*) FROM {p}pending WHERE attempts = 2 AND last_status = 503";
+    assert_eq!(world.number(kept).await, 1);
 }
 
 /// §5.7, §5.6

@@ -20,6 +20,8 @@ mod adopt;
 #[cfg(feature = "failpoints")]
 mod adopt_races;
 mod answers;
+#[cfg(feature = "failpoints")]
+mod broken;
 mod bursts;
 mod cancellation;
 mod concurrency;

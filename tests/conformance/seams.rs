@@ -17,6 +17,7 @@ use crate::kit::{
 };
 
 suite![
+    a_copy_that_looked_before_the_other_one_committed_is_a_duplicate,
     what_was_discarded_before_its_stream_began_does_not_hold_it_up,
     what_is_lower_than_a_start_with_a_discarded_event_below_it_is_set_aside,
     what_another_process_made_due_is_not_left_for_the_hour_that_a_handler_asked_for,
@@ -32,6 +33,25 @@ suite![
     the_last_answer_of_a_quiet_source_is_forgotten_too,
     an_old_version_that_waits_does_not_outlive_a_reset,
 ];
+
+/// §2.6, §4.1: whatever was known before, it is the insert that decides. The copy has found nothing when it is held.
+async fn a_copy_that_looked_before_the_other_one_committed_is_a_duplicate<D: TestDb>(db: D) {
+    let gate = Gate::shut();
+    let (one, two) = (
+        World::<D>::over(&db)
+            .held_at("store.begin", &gate)
+            .start()
+            .await,
+        World::<D>::start(&db).await,
+    );
+    let event = Event::new("evt_1");
+    let copy = one.spawn(&event);
+    gate.reached_by(1).await;
+    two.send(&event).await.is_applied();
+    gate.open();
+    copy.await.unwrap().is_duplicate();
+    assert_eq!((one.probe.runs("evt_1"), one.applied().await.len()), (0, 1));
+}
 
 const WHY: &str = "a test";
 const DAY: Duration = Duration::from_secs(24 * 3600);

@@ -12,6 +12,7 @@ use crate::kit::watch::Watch;
 use crate::kit::{Call, Event, Gate, SOURCE, World, eventually, http, now, numbered};
 
 suite![
+    every_digit_of_a_signature_counts,
     any_signature_by_any_active_secret_opens_the_door,
     a_rotation_under_traffic_refuses_nobody,
     a_delivery_in_flight_is_not_disturbed_by_a_revocation,
@@ -58,6 +59,31 @@ async fn any_signature_by_any_active_secret_opens_the_door<D: TestDb>(db: D) {
             .await
             .is(401, "rejected");
     }
+}
+
+/// §2.2, TRAPS: "a comparison over the shorter length".
+async fn every_digit_of_a_signature_counts<D: TestDb>(db: D) {
+    let world = World::<D>::start(&db).await;
+    let event = Event::new("evt_1");
+    let good = world.request(&event).headers()["x-kudos-signature"].clone();
+    let good = good.to_str().unwrap();
+    let digits = good.find("v1=").expect("one of version 1") + 3..good.len();
+    assert_eq!(digits.len(), 64);
+    for at in digits.clone() {
+        let digit = if &good[at..=at] == "0" { "1" } else { "0" };
+        let mut changed = good.to_owned();
+        changed.replace_range(at..=at, digit);
+        let mut shorter = good.to_owned();
+        shorter.truncate(at);
+        for signature in [changed, shorter] {
+            let mut request = world.request(&event);
+            let headers = request.headers_mut();
+            headers.insert("x-kudos-signature", signature.parse().unwrap());
+            let reply = world.post(request).await;
+            assert_eq!(reply.status, 401, "{signature}: {reply:?}");
+        }
+    }
+    world.send(&event).await.is_applied();
 }
 
 /// §6.1, §9: the producer's steps and the receiver's in the order of the runbook.

@@ -320,6 +320,11 @@ impl Receiver {
         self.lines.recv_timeout(LIMIT).expect("one more line")
     }
 
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         // By the shell's own command: std can only kill.
         let kill = format!("kill -{name} {}", self.child.id());

@@ -9,9 +9,10 @@ macro_rules! statements_of_streams {
             at: Timestamp,
         ) -> Result<bool> {
             $crate::fail::point!(sql, "store.advance_cursor");
+            let step = i64::from(!broken::is(Variant::CursorLeftBehind));
             let done = sqlx::query(sql.advance_cursor.clone())
                 .persistent(sql.named)
-                .bind(place.sequence + 1)
+                .bind(place.sequence + step)
                 .bind(at.as_micros())
                 .bind(place.stream.source)
                 .bind(place.stream.correlation_id)

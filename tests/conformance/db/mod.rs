@@ -163,6 +163,8 @@ pub(crate) enum Then {
 
 /// Runs one test in a database of its own, unless the database is to be left out.
 pub(crate) async fn run<D: TestDb, F: Future<Output = ()>>(test: impl FnOnce(D) -> F) {
+    #[cfg(feature = "failpoints")]
+    crate::broken::choose();
     let Some(db) = made(D::NAME, D::create).await else {
         return;
     };

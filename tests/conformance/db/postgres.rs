@@ -26,6 +26,7 @@ const TABLES: &str = r#"
         sequence BIGINT, amount BIGINT NOT NULL);
     CREATE TABLE mark (n BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, m INTEGER NOT NULL);
     CREATE TABLE taken (n INTEGER PRIMARY KEY, times INTEGER NOT NULL DEFAULT 0);
+    CREATE TABLE child (n INTEGER REFERENCES taken (n) DEFERRABLE INITIALLY DEFERRED);
     INSERT INTO taken (n) VALUES (1), (2), (3);"#;
 
 impl PostgresDb {
@@ -250,6 +251,12 @@ impl TestDb for PostgresDb {
                     "INSERT INTO taken (n) VALUES (1)",
                     "ROLLBACK TO SAVEPOINT mine"
                 ]
+            ),
+            // The statement passes, and the COMMIT does not.
+            fault!(
+                "a constraint that is deferred to the commit",
+                FailedThenApplied,
+                ["INSERT INTO child (n) VALUES (99)"]
             ),
             fault!("a savepoint left open", Applied, ["SAVEPOINT mine"]),
             fault!(

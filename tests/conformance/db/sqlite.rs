@@ -34,6 +34,7 @@ const TABLES: &str = "
         amount INTEGER NOT NULL);
     CREATE TABLE mark (n INTEGER PRIMARY KEY AUTOINCREMENT, m INTEGER NOT NULL);
     CREATE TABLE taken (n INTEGER PRIMARY KEY, times INTEGER NOT NULL DEFAULT 0);
+    CREATE TABLE child (n INTEGER REFERENCES taken (n) DEFERRABLE INITIALLY DEFERRED);
     INSERT INTO taken (n) VALUES (1), (2), (3);";
 
 impl SqliteFile {
@@ -236,6 +237,12 @@ impl TestDb for SqliteFile {
                 "DDL",
                 "CREATE TABLE by_the_handler (n INTEGER)",
                 Then::Applied
+            ),
+            // The statement passes, and the COMMIT does not.
+            fault!(
+                "a constraint that is deferred to the commit",
+                "INSERT INTO child (n) VALUES (99)",
+                Then::FailedThenApplied
             ),
             fault!("a savepoint left open", "SAVEPOINT mine", Then::Applied),
             fault!("COMMIT", "COMMIT", Then::FailedThenDuplicate),
