@@ -15,6 +15,8 @@ suite![
     a_year_old_sequenced_event_is_a_duplicate_and_an_unsequenced_one_is_new,
     what_is_forgotten_while_its_duplicates_come_is_not_applied_again,
     dead_letters_are_kept_until_an_operator_has_decided,
+    dead_letters_with_a_retention_are_forgotten_and_their_events_are_new,
+    a_dead_letter_whose_turn_has_come_is_not_forgotten,
     a_deregistered_source_answers_410_to_whoever_signs,
 ];
 
@@ -180,6 +182,69 @@ async fn dead_letters_are_kept_until_an_operator_has_decided<D: TestDb>(db: D) {
     )
     .await;
     assert_eq!(world.applied().await.len(), 3);
+}
+
+/// §7.3: their retention counts from their death, and is none of the applied ones'. What is sent again is new, in its order.
+async fn dead_letters_with_a_retention_are_forgotten_and_their_events_are_new<D: TestDb>(db: D) {
+    let clock = TestClock::new().of_the_database_too();
+    let world = with_dead_letters(&db, &clock, |source| {
+        source.retention(DAY * 90).dead_letter_retention(DAY * 40)
+    })
+    .await;
+    clock.advance(DAY * 40 - Duration::from_secs(5));
+    assert_eq!(world.inbox.purge("crm").await.expect("it is").letters, 0);
+    assert_eq!(world.in_state(3).await, 3);
+    clock.advance(Duration::from_secs(10));
+    // The worker may have been quicker.
+    let letters = world.inbox.purge("crm").await.expect("it is").letters;
+    assert!(letters <= 3, "{letters}");
+    eventually("they are gone", async || world.in_state(3).await == 0).await;
+    assert_eq!(world.number("SELECT COUNT(*) FROM {p}pending").await, 0);
+    assert_eq!(world.in_state(1).await, 1, "what was applied is kept");
+    assert_eq!(world.inbox.purge("crm").await.expect("it is").letters, 0);
+    for n in [3, 2] {
+        let reply = world.send(&numbered("acct", n)).await;
+        assert!(matches!(reply.status, 202 | 204), "{reply:?}");
+    }
+    world.send(&Event::new("evt_free")).await.is_applied();
+    eventually("all are applied, in order", async || {
+        world.sequences("acct").await == [1, 2, 3]
+    })
+    .await;
+    for event in [numbered("acct", 2), Event::new("evt_free")] {
+        world.send(&event).await.is_duplicate();
+    }
+    world.pool_is_whole().await;
+}
+
+/// §5.4, §7.3: what was acknowledged, and comes back by itself, is not forgotten before it does.
+async fn a_dead_letter_whose_turn_has_come_is_not_forgotten<D: TestDb>(db: D) {
+    let clock = TestClock::new().of_the_database_too();
+    let world =
+        with_dead_letters(&db, &clock, |source| source.dead_letter_retention(DAY * 40)).await;
+    let wait = |until: i64| {
+        format!("UPDATE {{p}}pending SET not_before = {until} WHERE event_id = 'evt_acct_3'")
+    };
+    // The worker is to be late.
+    world.execute(&wait(i64::MAX)).await;
+    let ada = world.inbox.operator("ada").expect("a name");
+    let discarded = ada.discard("crm", "evt_acct_2", "theirs").await;
+    assert!(discarded.expect("it is"));
+    clock.advance(DAY * 41);
+    eventually("the other one is gone", async || {
+        let _ = world.inbox.purge("crm").await;
+        world.in_state(3).await == 1
+    })
+    .await;
+    for _ in 0..2 {
+        assert_eq!(world.inbox.purge("crm").await.expect("it is").letters, 0);
+    }
+    world.execute(&wait(0)).await;
+    eventually("it has come back", async || {
+        world.applied().await.contains(&"evt_acct_3".to_owned())
+    })
+    .await;
+    assert_eq!(world.number("SELECT COUNT(*) FROM {p}pending").await, 0);
 }
 
 /// Three dead letters: one without a place, one in its turn, and one behind it whose gap nobody fills.
