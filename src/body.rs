@@ -153,6 +153,7 @@ mod tests {
         Ok(read(body, limit, SECOND, deadline, budget).await?.0)
     }
 
+    /// §2.1
     #[tokio::test]
     async fn a_body_in_pieces_is_whole_and_the_limit_counts_what_was_read() {
         let budget = ByteBudget::new(100);
@@ -171,6 +172,7 @@ mod tests {
         assert_eq!(budget.used.load(Ordering::Relaxed), 0);
     }
 
+    /// §2.1
     #[tokio::test]
     async fn bodies_share_a_budget_and_give_it_back() {
         let budget = ByteBudget::new(8);
@@ -189,6 +191,7 @@ mod tests {
         );
     }
 
+    /// §2.1
     #[tokio::test(start_paused = true)]
     async fn a_body_that_never_ends_is_given_up() {
         let budget = ByteBudget::new(8);

@@ -22,7 +22,7 @@ pub(crate) fn metrics() {
     );
     describe_counter!(
         "inbox_purged_rows_total",
-        "Rows of applied events that retention removed, by source."
+        "Rows of events that retention removed, by source."
     );
     describe_counter!(
         "inbox_bursts_total",

@@ -69,6 +69,7 @@ mod tests {
         }
     }
 
+    /// §5.15
     #[test]
     fn it_follows_the_database_up_and_down() {
         let generations = Generations::default();
@@ -85,6 +86,7 @@ mod tests {
         assert_eq!(generations.known.load(Ordering::Relaxed), 0);
     }
 
+    /// §5.15
     #[test]
     fn it_never_holds_more_than_its_capacity() {
         let generations = Generations::default();

@@ -129,7 +129,7 @@ impl<DB: Backend> Inbox<DB> {
     }
 
     /// Removes now what is older than the retention of a source, as the worker does from time to time: rows of applied
-    /// events, and what belongs to them. Small batches, so that deliveries get in; cursors stay (§7.2).
+    /// events, and what belongs to them; dead letters, if they have a retention ([`Source::dead_letter_retention`]). Small batches, so that deliveries get in; cursors stay (§7.2).
     ///
     /// # Errors
     /// If there is no such source, the database could not be asked, or its clock and this process's are 5 minutes apart.

@@ -77,6 +77,7 @@ mod tests {
     use super::*;
     use http::HeaderValue;
 
+    /// §3
     #[test]
     fn repeated_headers_are_kept_and_what_is_anothers_or_of_the_moment_is_not() {
         let mut response = Response::new(());

@@ -30,8 +30,8 @@
 //!
 //! **Effects outside the transaction are at least once**: a mail or an HTTP call is made again when a delivery is tried
 //! again. The README says
-//! what else is promised and what is not. Numbers such as §4.5 in these pages are the rules of the project's contract that a
-//! test shows.
+//! what else is promised and what is not. Numbers such as §4.5 in these pages are the rules of [`guide::rules`], each with
+//! a test that shows it.
 //!
 //! # One delivery
 //!
@@ -159,8 +159,12 @@ pub mod guide {
     pub mod consistency {}
     #[doc = include_str!("../docs/kudos.md")]
     pub mod kudos {}
+    #[doc = include_str!("../docs/rules.md")]
+    pub mod rules {}
     #[doc = include_str!("../docs/states.md")]
     pub mod states {}
+    #[doc = include_str!("../docs/traps.md")]
+    pub mod traps {}
 }
 
 /// The README's code is compiled with the crate's.

@@ -69,6 +69,7 @@ impl Park {
 mod tests {
     use super::*;
 
+    /// (not-yet)
     #[test]
     fn a_time_that_has_passed_is_a_short_pause() {
         let now = Timestamp::from_secs(100);

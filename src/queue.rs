@@ -215,6 +215,7 @@ mod tests {
         Arc::from(text)
     }
 
+    /// §4.8
     #[tokio::test]
     async fn a_leader_that_vanishes_lands_as_failed_and_leaves_nothing_behind() {
         let flights = Arc::new(Flights::default());
@@ -239,6 +240,7 @@ mod tests {
         ));
     }
 
+    /// §2.5
     #[tokio::test]
     async fn a_lane_is_taken_in_turn_and_forgotten_when_nobody_is_in_it() {
         let lanes = Arc::new(Lanes::default());
@@ -252,6 +254,7 @@ mod tests {
         assert!(lock(&lanes.map).is_empty());
     }
 
+    /// §2.5
     #[tokio::test]
     async fn a_wait_that_is_given_up_leaves_the_lane_usable() {
         let lanes = Arc::new(Lanes::default());
@@ -265,6 +268,7 @@ mod tests {
         lanes.enter(&source, &id).await;
     }
 
+    /// §2.5
     #[test]
     fn waiting_is_bounded() {
         let waiting = Waiting::new(1);

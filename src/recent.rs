@@ -127,6 +127,7 @@ mod tests {
         }
     }
 
+    /// §2.4
     #[test]
     fn it_never_holds_more_than_its_capacity() {
         let recent = Recent::new(10);
@@ -139,6 +140,7 @@ mod tests {
         assert!(recent.find(&name("crm"), &name("0")).is_none());
     }
 
+    /// §2.4
     #[tokio::test(start_paused = true)]
     async fn it_forgets_within_ten_minutes() {
         let recent = Recent::new(10);
@@ -149,6 +151,7 @@ mod tests {
         assert!(recent.find(&name("crm"), &name("a")).is_none());
     }
 
+    /// §2.4
     #[test]
     fn a_commit_from_before_it_was_emptied_is_not_remembered_after() {
         let recent = Recent::new(10);

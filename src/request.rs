@@ -99,6 +99,7 @@ pub(crate) fn restore(stored: &StoredRequest) -> Option<Request<Bytes>> {
 mod tests {
     use super::*;
 
+    /// §5.3
     #[test]
     fn a_stored_request_comes_back_byte_for_byte() {
         let mut request = Request::new(Bytes::from_static(b"\0\xff{}"));
@@ -116,6 +117,7 @@ mod tests {
         assert_eq!(again.body(), &body);
     }
 
+    /// §5.3
     #[test]
     fn a_damaged_row_is_nothing_rather_than_a_panic() {
         for headers in [&b"a"[..], b"a:", b"a\r\n", b"a:\r\n", b": \r\n", b"a: b"] {
@@ -129,6 +131,7 @@ mod tests {
         }
     }
 
+    /// §5.3
     #[test]
     fn signatures_credentials_and_hop_by_hop_headers_go_unless_kept() {
         let mut headers = HeaderMap::new();

@@ -63,6 +63,7 @@ impl Drop for Tracked {
 mod tests {
     use super::*;
 
+    /// (shutdown)
     #[tokio::test]
     async fn it_is_idle_when_the_last_one_has_left_and_takes_nobody_once_closed() {
         let tracker = Tracker::default();

@@ -336,7 +336,7 @@ fn a_frozen_receiver_blocks_others_no_longer_than_its_budget(kind: Kind) {
     });
 }
 
-/// §4.1, §5: two receivers on one database with 16 connections; five streams, shuffled; each event goes to both at the
+/// §4.1, §5.1: two receivers on one database with 16 connections; five streams, shuffled; each event goes to both at the
 /// same time, and to each of them more than once; either of them crashes at random.
 fn two_receivers_apply_each_event_once_and_in_order_though_both_crash(kind: Kind) {
     let seed = fastrand::u64(..1 << 32);
@@ -367,7 +367,7 @@ fn two_receivers_apply_each_event_once_and_in_order_though_both_crash(kind: Kind
     });
 }
 
-/// Two receivers that start at the same time on an empty database make the tables once, and both run.
+/// (schema). Two receivers that start at the same time on an empty database make the tables once, and both run.
 fn two_receivers_start_at_the_same_time(kind: Kind) {
     for _ in 0..3 {
         let [first, second] = Setup::on(kind).start_two();
@@ -412,7 +412,8 @@ fn a_crash_at_any_point_of_a_drain_is_made_up_for_by_the_next_process(kind: Kind
     }
 }
 
-/// Issue 5: an event whose handler ends the process is a dead letter after the fifth time, and not a crash loop.
+/// §5.7, §9. Issue 5: an event whose handler ends the process is a dead letter after the fifth time, and not a crash
+/// loop.
 #[cfg(feature = "failpoints")]
 fn a_poison_event_is_given_up_and_the_process_lives(kind: Kind) {
     let receiver = Setup::on(kind).set("BACKOFF", "20ms").start();
@@ -459,8 +460,9 @@ fn a_worker_that_is_frozen_in_its_handler_is_stood_in_for_and_cannot_commit(kind
 /// Streams, and the events of each, of the storm.
 const STORM: (i64, i64) = (8, 200);
 
-/// Issue 5: streams that arrive fully reversed, then shuffled, each event at both of two processes, one of which is killed
-/// every second or so. Exact order, exactly once; and within 10 s of the last gap filled nothing is parked any more.
+/// §5.1, §5.9, §9. Issue 5: streams that arrive fully reversed, then shuffled, each event at both of two processes, one
+/// of which is killed every second or so. Exact order, exactly once; and within 10 s of the last gap filled nothing is
+/// parked any more.
 fn streams_that_arrive_backwards_are_applied_in_order_though_processes_are_killed(kind: Kind) {
     let seed = fastrand::u64(..1 << 32);
     eprintln!("seed {seed}");

@@ -113,6 +113,7 @@ const EVENTS: &str = r#"{"events":[
     {"event_id":"evt_2","timestamp":"2026-05-30T08:42:12.5Z","body_base64":"AP8="}],
   "next":"p 2&x","total":7}"#;
 
+/// §7.5
 #[tokio::test]
 async fn a_page_is_asked_for_with_the_key_and_read_byte_for_byte() {
     let server = Server::start(|_| answer(200, "", EVENTS)).await;
@@ -164,6 +165,7 @@ async fn the_key_is_never_shown() {
     assert_eq!(server.heads().len(), 1, "a refused key is not tried again");
 }
 
+/// §7.5
 #[tokio::test]
 async fn what_would_show_the_key_is_refused() {
     for bad in [
@@ -187,6 +189,7 @@ async fn what_would_show_the_key_is_refused() {
     assert!(replays.path("no path").is_err());
 }
 
+/// §7.5
 #[tokio::test]
 async fn a_redirect_is_an_error_and_not_followed() {
     let other = Server::start(|_| answer(200, "", EVENTS)).await;
@@ -199,6 +202,7 @@ async fn a_redirect_is_an_error_and_not_followed() {
     assert!(other.heads().is_empty());
 }
 
+/// §7.5
 #[tokio::test]
 async fn a_huge_body_is_cut_off() {
     let announced = "HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n";
@@ -215,6 +219,7 @@ async fn a_huge_body_is_cut_off() {
     }
 }
 
+/// §7.5
 #[tokio::test]
 async fn endless_headers_end() {
     let server = Server::start(|_| Say::Endless(b"HTTP/1.1 200 OK\r\nX: ".into())).await;
@@ -223,6 +228,7 @@ async fn endless_headers_end() {
     assert_eq!(error.kind(), ReplayErrorKind::Unavailable, "{error}");
 }
 
+/// §7.5
 #[tokio::test]
 async fn slow_bytes_and_silence_end_with_the_time() {
     let says: [fn() -> Say; 3] = [
@@ -243,6 +249,7 @@ async fn slow_bytes_and_silence_end_with_the_time() {
     }
 }
 
+/// §7.5
 #[tokio::test]
 async fn what_may_pass_is_tried_again_and_retry_after_honoured() {
     let server = Server::start(|n| match n {
@@ -276,6 +283,7 @@ async fn what_may_pass_is_tried_again_and_retry_after_honoured() {
     assert_eq!(error.kind(), ReplayErrorKind::PageGone);
 }
 
+/// §7.5
 #[tokio::test]
 async fn nobody_there_is_unavailable() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -289,6 +297,7 @@ async fn nobody_there_is_unavailable() {
     );
 }
 
+/// §7.5
 #[tokio::test]
 async fn garbage_is_reported_item_by_item_or_whole() {
     for whole in [
@@ -348,6 +357,7 @@ async fn garbage_is_reported_item_by_item_or_whole() {
     }
 }
 
+/// §7.5
 #[tokio::test]
 async fn a_place_in_a_stream_is_asked_for() {
     let server = Server::start(|n| match n {
@@ -365,6 +375,7 @@ async fn a_place_in_a_stream_is_asked_for() {
     assert!(server.heads()[0].starts_with(line), "{:?}", server.heads());
 }
 
+/// §7.5
 #[tokio::test]
 async fn kudos_delivery_log_is_read_and_replays_are_ordered() {
     let log = r#"{"deliveries":[

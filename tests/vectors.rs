@@ -51,6 +51,7 @@ fn covers_digest(vector: &Value) -> bool {
         })
 }
 
+/// §2.2
 #[test]
 fn vectors_give_their_expectation() {
     let path = std::env::var("SIGNATURE_VECTORS").unwrap_or_else(|_| {
@@ -60,7 +61,7 @@ fn vectors_give_their_expectation() {
     check(&vectors);
 }
 
-/// The producers of the seeds have no public vectors: these were computed with another HMAC implementation.
+/// §2.2. The producers of the seeds have no public vectors: these were computed with another HMAC implementation.
 #[test]
 fn own_vectors_give_their_expectation() {
     check(include_str!("vectors/own.json"));
@@ -96,7 +97,7 @@ fn check(vectors: &str) {
     );
 }
 
-/// A flipped bit of the body is refused, except where the scheme does not cover the whole body.
+/// §2.2. A flipped bit of the body is refused, except where the scheme does not cover the whole body.
 #[test]
 fn valid_vectors_with_a_flipped_bit_in_the_body_are_refused() {
     for vector in valid() {
@@ -117,8 +118,9 @@ fn valid_vectors_with_a_flipped_bit_in_the_body_are_refused() {
     }
 }
 
-/// A flipped bit of the signature, of the signed time or of a signed identifier is refused, except the bit that is the
-/// case of a hexadecimal digit, also in a UUID. Vectors with several signatures are left out: one of them may be another's.
+/// §2.2. A flipped bit of the signature, of the signed time or of a signed identifier is refused, except the bit that
+/// is the case of a hexadecimal digit, also in a UUID. Vectors with several signatures are left out: one of them may be
+/// another's.
 #[test]
 fn valid_vectors_with_a_flipped_bit_in_a_header_are_refused() {
     let is_long = |token: &&str| token.len() >= 28;

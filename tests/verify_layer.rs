@@ -85,7 +85,7 @@ async fn status(layer: VerifyLayer, request: Request<Full<Bytes>>) -> StatusCode
         .status()
 }
 
-/// In front of a plain tower service, with `Full<Bytes>` in and out.
+/// §2.2. In front of a plain tower service, with `Full<Bytes>` in and out.
 #[tokio::test]
 async fn a_plain_tower_service() {
     let request = signed("old", Full::from);
@@ -122,7 +122,7 @@ async fn a_plain_tower_service() {
     );
 }
 
-/// On axum routes. A refusal is bare: no reason, no MAC.
+/// §6.6. On axum routes. A refusal is bare: no reason, no MAC.
 #[tokio::test]
 async fn axum_routes() {
     async fn handler(Extension(verified): Extension<Verified>, body: Bytes) -> String {
@@ -228,7 +228,7 @@ async fn secrets_that_come_later() {
     assert!(secrets.active()[0].last_verified.is_some());
 }
 
-/// A scheme that signs the URL, and nobody said which: found when the service is put together.
+/// (setup). A scheme that signs the URL, and nobody said which: found when the service is put together.
 #[test]
 #[should_panic(expected = "with_url")]
 fn a_url_that_is_missing() {

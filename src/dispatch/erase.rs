@@ -1,11 +1,11 @@
 //! What operators decide about what is kept: stored requests and answers that must go, and sources that are gone.
 
-use super::Stop;
 use super::own::{Ended, Own};
+use super::{Stop, cursor};
 use crate::clock::Timestamp;
 use crate::operator::Erased;
 use crate::shared::Shared;
-use crate::store::{Audit, Backend, ErasureFilter, Key};
+use crate::store::{Audit, Backend, ErasureFilter, Key, State};
 
 /// Removes what was sent and what was answered; the keys stay, so that duplicates are known.
 pub(crate) struct Erase<'a> {
@@ -46,6 +46,45 @@ impl<DB: Backend> Own<DB> for Erase<'_> {
         );
         DB::audit(conn, sql, &entry).await?;
         Ok(Ended::Commit(erased))
+    }
+}
+
+/// Removes a dead letter whose own retention is over: nothing is known of its event afterwards.
+pub(crate) struct Forget<'a> {
+    pub(crate) key: Key<'a>,
+    /// Only if it became one before that.
+    pub(crate) before: Timestamp,
+    /// Whether those of a gap come back by themselves.
+    pub(crate) revives: bool,
+}
+
+impl<DB: Backend> Own<DB> for Forget<'_> {
+    type Done = bool;
+
+    async fn once(
+        &self,
+        shared: &Shared<DB>,
+        conn: &mut DB::Connection,
+    ) -> Result<Ended<bool>, Stop> {
+        let (sql, at) = (&shared.sql, shared.clock.now());
+        let known = match DB::lock_event(conn, sql, self.key).await? {
+            Some(known) if known.state == State::Dead => known,
+            _ => return Ok(Ended::RollBack(false)),
+        };
+        // The gap has been filled after all: it comes back by itself, and the worker is on its way.
+        if self.revives
+            && known.is_waiting()
+            && let Some(place) = known.place(self.key.source)
+            && let Some(cursor) = cursor::lock::<DB>(conn, sql, place.stream, at).await?
+            && (cursor.generation, cursor.next) == (place.generation, place.sequence)
+        {
+            return Ok(Ended::RollBack(false));
+        }
+        if DB::forget_letter(conn, sql, self.key, self.before).await? {
+            Ok(Ended::Commit(true))
+        } else {
+            Ok(Ended::RollBack(false))
+        }
     }
 }
 

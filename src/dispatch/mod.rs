@@ -44,7 +44,7 @@ use crate::store::{
 };
 pub(crate) use adopt::{Adopt, Adopted};
 pub(crate) use bury::Bury;
-pub(crate) use erase::{Erase, SetGone};
+pub(crate) use erase::{Erase, Forget, SetGone};
 pub(crate) use group::Group;
 use open::Open;
 pub(crate) use own::own;

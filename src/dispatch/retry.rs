@@ -67,6 +67,7 @@ mod tests {
         }
     }
 
+    /// §4.7
     #[tokio::test(start_paused = true)]
     async fn the_handler_runs_at_most_twice_again_and_tries_without_it_are_bounded_too() {
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -83,6 +84,7 @@ mod tests {
         assert!(!tries.again(deadline).await);
     }
 
+    /// §4.7
     #[tokio::test(start_paused = true)]
     async fn nothing_is_tried_again_beyond_the_deadline() {
         let mut never = Never;

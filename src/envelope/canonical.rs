@@ -331,7 +331,7 @@ mod tests {
         );
     }
 
-    /// Depth costs no stack and refuses nothing; what is no JSON does not panic.
+    /// §4.12. Depth costs no stack and refuses nothing; what is no JSON does not panic.
     #[test]
     fn deep_or_broken() {
         let deep = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));

@@ -66,6 +66,7 @@ mod tests {
             .map_err(|error| error.to_string())
     }
 
+    /// (elements)
     #[test]
     fn elements_are_what_stands_in_the_body() {
         assert_eq!(
@@ -79,6 +80,7 @@ mod tests {
         assert!(split(None, "[]").unwrap().is_empty());
     }
 
+    /// (elements)
     #[test]
     fn what_is_no_array_is_refused_by_name() {
         for (at, body, why) in [

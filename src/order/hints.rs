@@ -218,6 +218,7 @@ mod tests {
         }
     }
 
+    /// §5.14
     #[test]
     fn a_hint_is_understood_by_others_and_ignored_by_its_own_process() {
         let (one, other) = (Hints::default(), Hints::default());
@@ -247,6 +248,7 @@ mod tests {
         }
     }
 
+    /// §5.14
     #[test]
     fn a_crowd_of_streams_is_told_by_its_source() {
         let (one, other) = (Hints::default(), Hints::default());

@@ -241,6 +241,7 @@ mod tests {
         assert!(leases.is_taken(&leased(Some("b"), far), now));
     }
 
+    /// §5.7
     #[tokio::test(start_paused = true)]
     async fn a_worker_without_a_row_is_gone_too_and_an_expired_lease_is_nobodys() {
         let leases = Leases::default();

@@ -8,9 +8,10 @@ use tokio::time::sleep;
 use super::in_time;
 use crate::broken::{self, Variant};
 use crate::clock::Timestamp;
+use crate::dispatch::{Forget, own};
 use crate::shared::Shared;
 use crate::source::SourceState;
-use crate::store::Backend;
+use crate::store::{Backend, Key};
 
 /// Rows of one statement: short enough to hold up nobody.
 const BATCH: i64 = 500;
@@ -31,6 +32,8 @@ pub struct Purged {
     pub answers: u64,
     /// What was signed, of sources with a fence.
     pub fences: u64,
+    /// Dead letters, with the rows of their events, of sources that keep them for a time only.
+    pub letters: u64,
 }
 
 impl Purged {
@@ -42,6 +45,7 @@ impl Purged {
         self.events += more.events;
         self.answers += more.answers;
         self.fences += more.fences;
+        self.letters += more.letters;
     }
 }
 
@@ -69,6 +73,12 @@ impl std::fmt::Display for NotPurged {
             ),
         }
     }
+}
+
+/// What is kept for the shortest time, whether applied or dead.
+pub(super) fn shortest(source: &SourceState) -> Duration {
+    let of_letters = source.dead_letter_retention();
+    of_letters.map_or(source.retention(), |kept| kept.min(source.retention()))
 }
 
 /// Removes what is older than the source's retention, by the earlier of two clocks.
@@ -99,10 +109,37 @@ pub(crate) async fn run<DB: Backend>(
         conn.done(looked).await
     })
     .await?;
+    let stale = stale.map_err(|(ours, database)| NotPurged::Apart(ours, database))?;
     let mut purged = Purged::default();
-    if !stale.map_err(|(ours, database)| NotPurged::Apart(ours, database))? {
-        return Ok(purged);
+    if stale {
+        rows(shared, source, now, &mut purged).await?;
     }
+    if let Some(kept) = source.dead_letter_retention() {
+        letters(shared, source, now.minus(kept), &mut purged).await?;
+    }
+    let removed = purged.events + purged.letters;
+    if removed > 0 {
+        metrics::counter!("inbox_purged_rows_total", "source" => source.name_shared())
+            .increment(removed);
+        tracing::info!(
+            source = name,
+            removed = purged.events,
+            answers = purged.answers,
+            dead_letters = purged.letters,
+            "removed rows of events whose retention is over"
+        );
+    }
+    Ok(purged)
+}
+
+/// What was applied, and what belongs to it, batch by batch.
+async fn rows<DB: Backend>(
+    shared: &Shared<DB>,
+    source: &SourceState,
+    now: Timestamp,
+    purged: &mut Purged,
+) -> Result<(), sqlx::Error> {
+    let (sql, name) = (&shared.sql, source.name());
     let before = now.minus(source.retention());
     loop {
         let batch = {
@@ -115,6 +152,7 @@ pub(crate) async fn run<DB: Backend>(
                         fences: DB::purge_fences(&mut conn, sql, name, now, BATCH).await?,
                         answers: DB::purge_answers(&mut conn, sql, name, before, BATCH).await?,
                         events: DB::purge(&mut conn, sql, name, before, BATCH).await?,
+                        letters: 0,
                     })
                 };
                 let batch = batch.await;
@@ -124,21 +162,53 @@ pub(crate) async fn run<DB: Backend>(
         };
         purged.add(batch);
         if batch.most() < BATCH.unsigned_abs() || shared.worker.stopped() {
-            break;
+            return Ok(());
         }
         sleep(BREATH).await;
     }
-    if purged.events > 0 {
-        metrics::counter!("inbox_purged_rows_total", "source" => source.name_shared())
-            .increment(purged.events);
-        tracing::info!(
-            source = name,
-            removed = purged.events,
-            answers = purged.answers,
-            "removed rows of applied events"
-        );
+}
+
+/// Dead letters that became one before `before`, each in a transaction of its own: there is a bound for them.
+async fn letters<DB: Backend>(
+    shared: &Shared<DB>,
+    source: &SourceState,
+    before: Timestamp,
+    purged: &mut Purged,
+) -> Result<(), sqlx::Error> {
+    let (sql, name) = (&shared.sql, source.name());
+    let mut after = String::new();
+    loop {
+        let page = in_time(async {
+            let mut conn = shared.acquire_statements().await?;
+            let page = DB::stale_letters(&mut conn, sql, name, before, &after, BATCH).await;
+            conn.done(page).await
+        })
+        .await?;
+        let readable = |event_id: &String| !event_id.is_empty();
+        let full = page.len() as i64 == BATCH && page.iter().any(readable);
+        for event_id in page.into_iter().filter(readable) {
+            let forget = Forget {
+                key: Key {
+                    source: name,
+                    event_id: &event_id,
+                },
+                before,
+                revives: source.revives_gaps(),
+            };
+            // One that cannot be removed now stops no other.
+            if own(shared, &forget).await.is_ok_and(|done| done) {
+                purged.letters += 1;
+            }
+            if shared.worker.stopped() {
+                return Ok(());
+            }
+            after = event_id;
+        }
+        if !full {
+            return Ok(());
+        }
+        sleep(BREATH).await;
     }
-    Ok(purged)
 }
 
 /// Removes what operators did more than a year ago, one batch at a time.

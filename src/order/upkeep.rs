@@ -67,7 +67,7 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
             for source in &every_source(&shared) {
                 for (task, setting) in [
                     ("expire", source.recovery_window()),
-                    ("purge", source.retention()),
+                    ("purge", purge::shortest(source)),
                 ] {
                     let due = next
                         .entry((task, source.name_arc()))

@@ -83,6 +83,7 @@ pub struct Source {
     stream_park_limit: Option<u32>,
     stream_park_bytes: Option<u64>,
     retention: Option<Duration>,
+    dead_letter_retention: Option<Duration>,
     allow_short_retention: bool,
     control_to_handler: bool,
 }
@@ -164,6 +165,7 @@ impl Source {
             stream_park_limit: None,
             stream_park_bytes: None,
             retention: None,
+            dead_letter_retention: None,
             allow_short_retention: false,
             control_to_handler: false,
         }
@@ -495,7 +497,16 @@ impl Source {
         self
     }
 
-    /// Gives up the promise that a late redelivery is known: lets [`Source::retention`] go below the floor.
+    /// How long dead letters are kept, from the time when they became one; then they are removed with their requests, and
+    /// whoever sends such an event again sends a new one. One whose turn has come is left to the worker. Default: none, they
+    /// are kept until an operator has decided. What the fence holds goes by [`Source::retention`]. The floor is the same.
+    pub fn dead_letter_retention(mut self, retention: Duration) -> Self {
+        self.dead_letter_retention = Some(retention);
+        self
+    }
+
+    /// Gives up the promise that a late redelivery is known: lets [`Source::retention`] and
+    /// [`Source::dead_letter_retention`] go below the floor.
     pub fn insecure_short_retention(mut self) -> Self {
         self.allow_short_retention = true;
         self

@@ -255,7 +255,7 @@ mod tests {
         assert!(room.reserve(i64::MAX).is_none());
     }
 
-    /// A debt would let in more than the bound allows, and hide what waits.
+    /// §5.8. A debt would let in more than the bound allows, and hide what waits.
     #[test]
     fn what_another_process_parked_leaves_no_debt_when_it_is_applied_here() {
         let room = room();
@@ -289,7 +289,7 @@ mod tests {
         assert!(room.lock().streams.len() <= STREAMS);
     }
 
-    /// With the bounds of the source, which hold in any case, nothing has to be counted.
+    /// §5.8. With the bounds of the source, which hold in any case, nothing has to be counted.
     #[test]
     fn without_a_bound_of_its_own_a_stream_is_not_counted() {
         assert_eq!(
@@ -298,6 +298,7 @@ mod tests {
         );
     }
 
+    /// §5.8
     #[test]
     fn a_count_that_was_overtaken_is_not_taken_over() {
         let room = room();
@@ -307,7 +308,7 @@ mod tests {
         assert!(room.sampled(Size::default(), None) && !room.may_wait("acct"));
     }
 
-    /// A stream that is stuck costs the others no look after each of their commits.
+    /// §5.8. A stream that is stuck costs the others no look after each of their commits.
     #[test]
     fn a_stream_that_was_found_empty_is_quiet_until_something_is_stored_in_it() {
         let room = room();

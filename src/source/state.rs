@@ -154,11 +154,13 @@ impl SourceState {
         let floor = source.preset.retention_floor() + SKEW;
         let floor = Duration::from_secs(floor.as_secs().div_ceil(HOUR) * HOUR);
         let retention = source.retention.unwrap_or(RETENTION.max(floor));
-        if retention < floor && !source.allow_short_retention {
+        let of_letters = source.dead_letter_retention;
+        let shortest = of_letters.map_or(retention, |kept| kept.min(retention));
+        if shortest < floor && !source.allow_short_retention {
             return refuse(format!(
                 "a retention of {} s is below the floor of {} s, in which this producer may send an event again: use \
                  `.retention(…)` of at least that, or say `.insecure_short_retention()`",
-                retention.as_secs(),
+                shortest.as_secs(),
                 floor.as_secs()
             ));
         }
@@ -397,6 +399,11 @@ impl SourceState {
 
     pub(crate) fn retention(&self) -> Duration {
         self.retention
+    }
+
+    /// Of dead letters; nothing if they are kept until an operator has decided.
+    pub(crate) fn dead_letter_retention(&self) -> Option<Duration> {
+        self.source.dead_letter_retention
     }
 
     pub(crate) fn max_attempts(&self) -> u32 {

@@ -435,6 +435,25 @@ pub trait Backend: Database + sealed::Sealed {
         before: Timestamp,
         limit: i64,
     ) -> impl Future<Output = Result<u64>> + Send;
+    /// The ids of dead letters of a source that became one before `before`, by key.
+    #[doc(hidden)]
+    fn stale_letters(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        before: Timestamp,
+        after: &str,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<String>>> + Send;
+    /// Removes a dead letter that became one before `before`, with its event's row. False, and then to be rolled back, if
+    /// it is none, or younger, or a worker has it.
+    #[doc(hidden)]
+    fn forget_letter(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        before: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
     /// Parked events of a source that wait since before `parked_before`, oldest first by key.
     #[doc(hidden)]
     fn expired(

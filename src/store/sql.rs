@@ -308,6 +308,16 @@ statements! {
     gone_sources = "SELECT source FROM {p}source WHERE gone = 1";
     set_gone = "UPDATE {p}source SET gone = ?, changed_at = ? WHERE source = ?";
     insert_gone = "INSERT INTO {p}source (source, gone, changed_at) VALUES (?, ?, ?){on_conflict}";
+    // By what is stored, of which there is a bound, since no index has the dead ones among all events.
+    stale_letters = "SELECT p.event_id
+        FROM {p}pending p
+        JOIN {p}event e ON e.source = p.source AND e.event_id = p.event_id
+        WHERE p.source = ? AND p.event_id > ? AND p.reason BETWEEN 1 AND 6 AND e.state = 3 AND e.decided_at < ?
+        ORDER BY p.event_id LIMIT ?";
+    // Not what a worker has claimed: it came back by itself, and is being applied.
+    forget_pending = "DELETE FROM {p}pending
+        WHERE source = ? AND event_id = ? AND reason BETWEEN 1 AND 6 AND lease_token = 0";
+    forget_event = "DELETE FROM {p}event WHERE source = ? AND event_id = ? AND state = 3 AND decided_at < ?";
     purge_applied = purge!("state = 1");
     purge_superseded = purge!("state = 5 AND state > 3");
     // What the fence held goes with its request, which goes first: nobody can release it then. What was released

@@ -164,6 +164,7 @@ fn compare<M: Mac + Clone, E>(
 mod tests {
     use super::*;
 
+    /// §2.2
     #[test]
     fn base64_must_be_canonical_and_of_the_exact_length() {
         let mac = [7u8; 32];
@@ -182,7 +183,7 @@ mod tests {
         assert!(decode("").is_none());
     }
 
-    /// Every byte, in either place of a pair, decodes as the `hex` crate has it.
+    /// §6.3. Every byte, in either place of a pair, decodes as the `hex` crate has it.
     #[test]
     fn hex_digits() {
         for byte in 0..=u8::MAX {
@@ -196,6 +197,7 @@ mod tests {
         }
     }
 
+    /// §2.2
     #[test]
     fn hex_of_either_case_and_of_the_exact_length() {
         let decode =

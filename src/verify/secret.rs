@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(format!("{secret:?}"), r#"Secret { label: "new", .. }"#);
     }
 
-    /// The comparison never covers less than the whole MAC.
+    /// §2.2. The comparison never covers less than the whole MAC.
     #[test]
     fn truncated_macs_do_not_verify() {
         let secret = Secret::text("s").unwrap();

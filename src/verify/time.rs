@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(check(996_999_999), Err(RefusalKind::TooFarAhead));
     }
 
-    /// A limit of zero is a limit.
+    /// §6.3. A limit of zero is a limit.
     #[test]
     fn zero_is_not_off() {
         let time = SignedTime::parse(Unit::Millis, "1000").unwrap();
@@ -290,6 +290,7 @@ mod tests {
         );
     }
 
+    /// §6.3
     #[test]
     fn only_digits() {
         for text in [
@@ -310,6 +311,7 @@ mod tests {
         }
     }
 
+    /// §6.3
     #[test]
     fn dates() {
         let micros = |text| rfc3339(text).map(|(at, _)| at.as_micros());
@@ -345,6 +347,7 @@ mod tests {
         }
     }
 
+    /// §6.3
     #[test]
     fn dates_there_and_back() {
         for seconds in (0..4_102_444_800_i64).step_by(86_400 * 13 + 4_321) {

@@ -195,7 +195,7 @@ async fn what_is_lower_than_the_start_of_its_stream_is_set_aside<D: TestDb>(db: 
     assert_eq!(world.sequences("acct").await, [5]);
 }
 
-/// Adoption is for streams that are new.
+/// §5.2. Adoption is for streams that are new.
 async fn a_stream_that_has_a_cursor_goes_on_as_it_is<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     world.send(&numbered("acct", 1)).await.is_applied();

@@ -63,7 +63,7 @@ async fn nothing_is_stranded<D: TestDb>(world: &World<D>) {
     assert_eq!(world.number(stranded).await, 0);
 }
 
-/// The arrival holds the cursor when the stream settles.
+/// §5.2, §9. The arrival holds the cursor when the stream settles.
 async fn what_parks_under_the_lock_that_the_adoption_waits_for_is_where_the_stream_begins<
     D: TestDb,
 >(
@@ -104,7 +104,7 @@ async fn what_parks_under_the_lock_that_the_adoption_waits_for_is_where_the_stre
     }
 }
 
-/// The adoption holds the cursor when the arrival comes.
+/// §4.3, §5.2, §9. The adoption holds the cursor when the arrival comes.
 async fn what_waits_for_the_lock_while_a_stream_begins_is_before_its_start<D: TestDb>(db: D) {
     for level in D::ISOLATION {
         let gate = Arc::new(std::sync::Mutex::new(open()));

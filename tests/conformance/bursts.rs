@@ -47,7 +47,7 @@ async fn only<D: TestDb>(world: &World<D>) -> Burst {
     all.remove(0)
 }
 
-/// Kudos' page: started, the original events with their ids, completed.
+/// §7.4. Kudos' page: started, the original events with their ids, completed.
 async fn what_arrives_between_start_and_end_is_counted_by_outcome<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
         .answers(|call| match call.delivery.event_id() {
@@ -92,6 +92,7 @@ async fn what_arrives_between_start_and_end_is_counted_by_outcome<D: TestDb>(db:
     assert_eq!(world.probe.runs("ctl_1"), 0);
 }
 
+/// §7.4
 async fn fewer_than_announced_is_told_once_and_only_when_all_have_had_time_to_count<D: TestDb>(
     db: D,
 ) {
@@ -128,6 +129,7 @@ async fn fewer_than_announced_is_told_once_and_only_when_all_have_had_time_to_co
     assert_eq!(only(&world).await.arrived(), 2);
 }
 
+/// §7.4
 async fn a_control_event_counts_once_however_often_it_is_delivered<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     let start = started("ctl_1", json!({}));
@@ -162,7 +164,7 @@ async fn a_control_event_counts_once_however_often_it_is_delivered<D: TestDb>(db
     assert_eq!((all[1].arrived(), all[1].missing()), (2, Some(0)));
 }
 
-/// Issue 6: "control events reach the handler only if asked for".
+/// §3, §7.4. Issue 6: "control events reach the handler only if asked for".
 async fn control_events_reach_the_handler_only_if_they_are_asked_for<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
         .source(|source| source.control_events_to_handler(true))
@@ -182,6 +184,7 @@ async fn control_events_reach_the_handler_only_if_they_are_asked_for<D: TestDb>(
     );
 }
 
+/// §7.4
 async fn an_end_that_overtakes_its_start_is_put_together_with_it<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     world
@@ -223,6 +226,7 @@ async fn an_end_that_overtakes_its_start_is_put_together_with_it<D: TestDb>(db: 
     assert_eq!(bursts(&world).await.len(), 2);
 }
 
+/// §7.4
 async fn an_end_that_never_comes_is_given_up<D: TestDb>(db: D) {
     let clock = TestClock::new();
     let own = clock.clone();
@@ -250,6 +254,7 @@ async fn an_end_that_never_comes_is_given_up<D: TestDb>(db: D) {
     assert_eq!((all[1].announced, all[1].missing()), (None, None));
 }
 
+/// §7.4
 async fn bursts_at_the_same_time_end_in_the_order_in_which_they_began<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     world.send(&started("ctl_1", json!({}))).await;
@@ -279,6 +284,7 @@ async fn bursts_at_the_same_time_end_in_the_order_in_which_they_began<D: TestDb>
     );
 }
 
+/// §7.4
 async fn only_the_type_that_is_sent_again_is_counted<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     let start = started("ctl_1", json!({"event_type": "invoice.paid"}));
@@ -291,7 +297,7 @@ async fn only_the_type_that_is_sent_again_is_counted<D: TestDb>(db: D) {
     assert_eq!((burst.arrived(), burst.missing()), (1, Some(1)));
 }
 
-/// A load balancer gives each process a part of it; the second learns of it from the database.
+/// §7.4. A load balancer gives each process a part of it; the second learns of it from the database.
 async fn the_counts_of_several_processes_add_up<D: TestDb>(db: D) {
     let one = World::<D>::start(&db).await;
     let other = World::<D>::start(&db).await;
@@ -313,7 +319,7 @@ async fn the_counts_of_several_processes_add_up<D: TestDb>(db: D) {
     assert_eq!(only(&one).await.applied, 10, "nothing is added twice");
 }
 
-/// A 200 would end the producer's attempts, and nobody would know of the burst.
+/// §3, §7.4. A 200 would end the producer's attempts, and nobody would know of the burst.
 async fn what_cannot_be_noted_is_not_acknowledged<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     world

@@ -132,7 +132,7 @@ async fn events_of_one_stream_hold_one_connection_and_others_are_served<D: TestD
     assert_eq!(world.sequences("acct").await, (1..=20).collect::<Vec<_>>());
 }
 
-/// Issue 3: "exactly one 200 applied, the rest 200 duplicate or 429/503 with Retry-After".
+/// §3, §4.1, §4.8. Issue 3: "exactly one 200 applied, the rest 200 duplicate or 429/503 with Retry-After".
 async fn a_thousand_copies_on_a_pool_of_five_are_applied_once<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
         .connections(5)
@@ -161,7 +161,7 @@ async fn a_thousand_copies_on_a_pool_of_five_are_applied_once<D: TestDb>(db: D) 
     world.pool_is_whole().await;
 }
 
-/// Issue 3: "the same for 1,000 different events of one correlation id"; fewer of them without `--all`.
+/// §2.5, §5.1. Issue 3: "the same for 1,000 different events of one correlation id"; fewer of them without `--all`.
 async fn a_crowd_of_events_of_one_stream_on_a_pool_of_five_is_applied_in_order<D: TestDb>(db: D) {
     let world = World::<D>::over(&db).connections(5).start().await;
     let crowd = if std::env::var_os("TOWER_INBOX_TEST_ALL").is_some() {
@@ -202,7 +202,7 @@ async fn a_crowd_of_events_of_one_stream_on_a_pool_of_five_is_applied_in_order<D
     world.pool_is_whole().await;
 }
 
-/// Issue 3: "the in-flight limit defaults to what the pool can carry"; TRAPS: exactly one connection a delivery.
+/// §2.2. Issue 3: "the in-flight limit defaults to what the pool can carry"; TRAPS: exactly one connection a delivery.
 async fn a_handler_that_uses_the_pool_itself_does_not_deadlock_it<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     let pool = world.pool.clone();

@@ -44,6 +44,7 @@ fn held<D: TestDb>(setup: Setup<D>, gate: &Gate) -> Setup<D> {
 
 const NOTHING_PENDING: &str = "SELECT COUNT(*) FROM {p}pending";
 
+/// §3, §5.13
 async fn a_delivery_is_answered_before_its_handler_has_run_and_is_applied_once<D: TestDb>(db: D) {
     let gate = Gate::shut();
     let world = held(over(&db), &gate).start().await;
@@ -209,7 +210,7 @@ async fn deliveries_of_one_event_at_the_same_time_store_it_once<D: TestDb>(db: D
     assert_eq!(worlds[0].ledger().await.len(), 2);
 }
 
-/// Neither in memory nor in the database; where there are more writers than one, a successor neither.
+/// §5.13. Neither in memory nor in the database; where there are more writers than one, a successor neither.
 async fn a_delivery_of_what_is_being_applied_waits_for_no_handler<D: TestDb>(db: D) {
     let gate = Gate::shut();
     let world = held(over(&db), &gate).start().await;
@@ -310,7 +311,7 @@ async fn two_receivers_apply_each_event_once<D: TestDb>(db: D) {
     }
 }
 
-/// One transaction, all or nothing; and each is applied on its own.
+/// §5.8, §5.13, (elements). One transaction, all or nothing; and each is applied on its own.
 async fn a_request_of_several_events_is_stored_whole<D: TestDb>(db: D) {
     let unordered = |source: Source| {
         let mapping = tower_inbox::envelope::Mapping::new(Place::json("event_id"))
@@ -402,6 +403,7 @@ async fn what_was_overtaken_while_it_waited_is_superseded<D: TestDb>(db: D) {
     assert_eq!(world.applied().await, ["b"]);
 }
 
+/// §5.13
 async fn the_worker_gives_a_handler_a_time_of_its_own<D: TestDb>(db: D) {
     let world = over(&db)
         .source(|source| {

@@ -48,7 +48,7 @@ fn batch(ids: &[&str]) -> Request<Body> {
     signed(&json!({"events": ids.iter().map(event).collect::<Vec<_>>()}))
 }
 
-/// The handler runs once for each new element, with the element as its body.
+/// §4.1, (elements). The handler runs once for each new element, with the element as its body.
 async fn each_new_element_is_applied_once<D: TestDb>(db: D) {
     let world = World::over(&db).source(|_| split()).start().await;
     world.post(batch(&["a", "b", "a"])).await.is_applied();
@@ -215,6 +215,7 @@ async fn what_is_no_array_of_events_is_refused<D: TestDb>(db: D) {
     assert_eq!(world.number("SELECT COUNT(*) FROM {p}event").await, 0);
 }
 
+/// (elements)
 async fn a_source_that_cannot_be_split_is_refused<D: TestDb>(db: D) {
     for preset in [Preset::KUDOS, Preset::STANDARD] {
         let secret = "whsec_bm90IGEgcmVhbCBzZWNyZXQ=";

@@ -27,6 +27,7 @@ fn setup<D: TestDb>(db: &D) -> Setup<D> {
         })
 }
 
+/// (erasure)
 async fn what_is_erased_is_gone_and_its_duplicates_are_known<D: TestDb>(db: D) {
     let world = setup(&db).start().await;
     let ada = world.inbox.operator("ada").expect("a name");
@@ -57,6 +58,7 @@ async fn what_is_erased_is_gone_and_its_duplicates_are_known<D: TestDb>(db: D) {
     assert_eq!(other.send(&refused).await.status, 422);
 }
 
+/// (erasure)
 async fn what_waits_is_left_alone_and_counted<D: TestDb>(db: D) {
     let world = setup(&db).start().await;
     let ada = world.inbox.operator("ada").expect("a name");
@@ -72,6 +74,7 @@ async fn what_waits_is_left_alone_and_counted<D: TestDb>(db: D) {
     assert_eq!(world.number(STORED).await, 0);
 }
 
+/// (erasure)
 async fn erasure_goes_by_correlation_and_by_age_too<D: TestDb>(db: D) {
     let clock = TestClock::new();
     let read = clock.clone();
@@ -101,6 +104,7 @@ async fn erasure_goes_by_correlation_and_by_age_too<D: TestDb>(db: D) {
     assert_eq!(world.number(kept).await, 1);
 }
 
+/// §3, §5.15
 async fn a_source_is_deregistered_and_armed_again_with_both_in_the_audit_table<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     let ada = world.inbox.operator("ada").expect("a name");

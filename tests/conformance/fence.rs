@@ -77,7 +77,7 @@ fn is_fenced(reply: &Reply) {
     assert_eq!(reply.json(), json!({"status": "fenced"}));
 }
 
-/// A hit is recorded under its own id with its request, and answered the same way ever after.
+/// §3, §6.7. A hit is recorded under its own id with its request, and answered the same way ever after.
 async fn a_captured_delivery_under_a_new_id_is_fenced<D: TestDb>(db: D) {
     let world = start(&db).await;
     world.post(push("guid-1", "push", 5)).await.is_applied();
@@ -99,7 +99,7 @@ async fn a_captured_delivery_under_a_new_id_is_fenced<D: TestDb>(db: D) {
     is_fenced(&again.post(push("guid-3", "push", 5)).await);
 }
 
-/// The fence is a unique key in the handler's transaction.
+/// §6.7. The fence is a unique key in the handler's transaction.
 async fn of_concurrent_deliveries_of_one_body_one_is_applied<D: TestDb>(db: D) {
     let world = start(&db).await;
     let deliveries: Vec<_> = (0..24)
@@ -121,7 +121,7 @@ async fn of_concurrent_deliveries_of_one_body_one_is_applied<D: TestDb>(db: D) {
     assert_eq!(world.ledger().await.len(), 1);
 }
 
-/// After the id: a redelivery is a duplicate, not a hit. On (event type, body): another type is another event.
+/// §6.7. After the id: a redelivery is a duplicate, not a hit. On (event type, body): another type is another event.
 async fn the_first_id_stays_a_duplicate_and_another_type_passes<D: TestDb>(db: D) {
     let world = World::over(&db)
         .source(github)
@@ -134,7 +134,7 @@ async fn the_first_id_stays_a_duplicate_and_another_type_passes<D: TestDb>(db: D
     world.post(push("guid-3", "push", 2)).await.is_applied();
 }
 
-/// Two honest events may have equal bodies.
+/// §6.7. Two honest events may have equal bodies.
 async fn types_whose_bodies_may_repeat_are_not_fenced<D: TestDb>(db: D) {
     let world = start(&db).await;
     for id in ["guid-1", "guid-2", "guid-3"] {
@@ -146,7 +146,7 @@ async fn types_whose_bodies_may_repeat_are_not_fenced<D: TestDb>(db: D) {
     assert_eq!(world.ledger().await.len(), 3);
 }
 
-/// Linear signs a time in the body: the same message is caught, the same data at another time is not.
+/// §6.7. Linear signs a time in the body: the same message is caught, the same data at another time is not.
 async fn a_body_that_signs_its_time_is_fenced_by_the_whole_message<D: TestDb>(db: D) {
     let world = World::over(&db)
         .source(|_| Source::new(SOURCE, Preset::LINEAR).secrets([SECRET]))
@@ -168,7 +168,7 @@ async fn a_body_that_signs_its_time_is_fenced_by_the_whole_message<D: TestDb>(db
     assert_eq!(world.number(kept).await, 2);
 }
 
-/// The fence is in the handler's transaction: a failed run leaves a clean slate.
+/// §6.7. The fence is in the handler's transaction: a failed run leaves a clean slate.
 async fn what_was_rolled_back_fences_nothing<D: TestDb>(db: D) {
     let failing = |status: u16| {
         World::over(&db)
@@ -193,7 +193,7 @@ async fn what_was_rolled_back_fences_nothing<D: TestDb>(db: D) {
     assert_eq!(world.applied().await, ["guid-2", "guid-3"]);
 }
 
-/// Released, the stored request goes to the handler; the audit table has who and why.
+/// §5.15, §6.7. Released, the stored request goes to the handler; the audit table has who and why.
 async fn an_operator_releases_what_the_fence_holds<D: TestDb>(db: D) {
     let world = start(&db).await;
     world.post(push("guid-1", "push", 1)).await.is_applied();
@@ -225,7 +225,7 @@ async fn an_operator_releases_what_the_fence_holds<D: TestDb>(db: D) {
     assert_eq!(world.texts(audit).await, ["two honest pushes"]);
 }
 
-/// It is not replayed like a dead letter: whoever lets it pass must mean that.
+/// §3, §6.7. It is not replayed like a dead letter: whoever lets it pass must mean that.
 async fn an_operator_discards_what_the_fence_holds<D: TestDb>(db: D) {
     let world = start(&db).await;
     world.post(push("guid-1", "push", 1)).await.is_applied();
@@ -244,7 +244,7 @@ async fn an_operator_discards_what_the_fence_holds<D: TestDb>(db: D) {
     assert_eq!(world.applied().await, ["guid-1"]);
 }
 
-/// Off only by a setting whose name says what it gives up.
+/// §6.7. Off only by a setting whose name says what it gives up.
 async fn without_the_fence_the_same_body_is_applied_again<D: TestDb>(db: D) {
     let world = World::over(&db)
         .source(|source| github(source).insecure_unfenced())
@@ -318,7 +318,7 @@ async fn what_is_stored_for_later_leaves_its_fence<D: TestDb>(db: D) {
     world.post(push("guid-1", "push", 5)).await.is_duplicate();
 }
 
-/// What comes back by itself does not ask the fence again: it has to stand there meanwhile.
+/// §6.7. What comes back by itself does not ask the fence again: it has to stand there meanwhile.
 async fn what_is_put_off_leaves_its_fence<D: TestDb>(db: D) {
     let world = World::over(&db)
         .source(github)
@@ -340,7 +340,7 @@ async fn what_is_put_off_leaves_its_fence<D: TestDb>(db: D) {
     assert_eq!(world.applied().await, ["guid-1"]);
 }
 
-/// What was refused has left none; when it is applied after all, it does.
+/// §6.7. What was refused has left none; when it is applied after all, it does.
 async fn what_an_operator_replays_leaves_its_fence<D: TestDb>(db: D) {
     let world = World::over(&db)
         .source(github)

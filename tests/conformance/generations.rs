@@ -45,6 +45,7 @@ fn anew(sequence: u64) -> Event {
     Event::new(&format!("evt_anew_{sequence}")).of("acct", sequence)
 }
 
+/// §4.3, §5.15
 async fn a_reset_stream_begins_again_and_what_was_stored_is_set_aside<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     for n in 1..=2 {
@@ -90,7 +91,7 @@ async fn a_reset_stream_begins_again_and_what_was_stored_is_set_aside<D: TestDb>
     world.send(&anew(5)).await.is_applied();
 }
 
-/// It inserts by what it knows, which is the old generation: neither a 422 for the old place, nor a row in it.
+/// §5.15. It inserts by what it knows, which is the old generation: neither a 422 for the old place, nor a row in it.
 async fn another_process_finds_out_that_a_stream_was_reset<D: TestDb>(db: D) {
     let (office, counter) = (World::<D>::start(&db).await, World::<D>::start(&db).await);
     for n in 1..=2 {
@@ -140,7 +141,7 @@ async fn what_is_lower_than_the_new_start_is_set_aside<D: TestDb>(db: D) {
     assert_eq!(low.unwrap_err().kind(), Kind::Invalid);
 }
 
-/// A restored backup may be older than what a process remembers.
+/// §5.15. A restored backup may be older than what a process remembers.
 async fn a_process_follows_the_database_back_to_an_earlier_generation<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     world.send(&numbered("acct", 1)).await.is_applied();
@@ -154,6 +155,7 @@ async fn a_process_follows_the_database_back_to_an_earlier_generation<D: TestDb>
     assert_eq!(world.number(back).await, 1);
 }
 
+/// §5.15
 async fn a_reset_while_a_delivery_is_at_work_waits_for_it_and_finds_the_cursor_moved<D: TestDb>(
     db: D,
 ) {
@@ -188,7 +190,7 @@ async fn a_reset_while_a_delivery_is_at_work_waits_for_it_and_finds_the_cursor_m
     world.send(&numbered("acct", 3)).await.is_applied();
 }
 
-/// Each generation is applied from its start on without a hole.
+/// §5.1, §5.15. Each generation is applied from its start on without a hole.
 async fn deliveries_and_resets_from_two_processes_end_in_one_order<D: TestDb>(db: D) {
     let worlds = [World::<D>::start(&db).await, World::<D>::start(&db).await];
     worlds[0].send(&numbered("acct", 1)).await.is_applied();

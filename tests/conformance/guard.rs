@@ -30,7 +30,7 @@ fn guarded<D: TestDb>(db: &D) -> Setup<D> {
     })
 }
 
-/// "mutations apply only if a version compare-and-swap passes, so a duplicate slipping past dedup still cannot
+/// (guard): "mutations apply only if a version compare-and-swap passes, so a duplicate slipping past dedup still cannot
 /// double-apply" (the guaranteed-consistency seed).
 async fn a_duplicate_that_slips_past_the_inbox_is_not_applied_twice<D: TestDb>(db: D) {
     let world = guarded(&db)
@@ -54,6 +54,7 @@ async fn a_duplicate_that_slips_past_the_inbox_is_not_applied_twice<D: TestDb>(d
     assert_eq!(world.sequences("acct").await, [1, 2, 3, 4]);
 }
 
+/// (guard)
 async fn a_handler_that_fails_leaves_the_number_as_it_was<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
         .handler(|mut call: Call<D>| async move {
@@ -77,7 +78,7 @@ async fn a_handler_that_fails_leaves_the_number_as_it_was<D: TestDb>(db: D) {
     assert_eq!(world.ledger().await.len(), 1);
 }
 
-/// Two events of two receivers, and nothing else that would keep them apart.
+/// (guard). Two events of two receivers, and nothing else that would keep them apart.
 async fn of_two_that_guard_one_number_at_the_same_time_one_passes<D: TestDb>(db: D) {
     let worlds = [guarded(&db).start().await, guarded(&db).start().await];
     for number in 1..=5 {
@@ -108,6 +109,7 @@ async fn of_two_that_guard_one_number_at_the_same_time_one_passes<D: TestDb>(db:
     assert_eq!(worlds[0].in_state(1).await, 40);
 }
 
+/// (guard)
 async fn an_expected_version_passes_once<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
         .handler(|mut call: Call<D>| async move {
@@ -127,7 +129,7 @@ async fn an_expected_version_passes_once<D: TestDb>(db: D) {
     assert_eq!(world.number("SELECT version FROM {p}guard").await, 3);
 }
 
-/// PostgreSQL would abort it after a violation that was caught.
+/// (guard). PostgreSQL would abort it after a violation that was caught.
 async fn a_refusal_leaves_the_transaction_usable<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
         .handler(|mut call: Call<D>| async move {

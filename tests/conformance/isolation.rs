@@ -10,6 +10,7 @@ use crate::kit::{Call, Event, Setup, World, eventually, numbered, seeded};
 suite![
     two_receivers_apply_everything_once_and_in_order_at_every_isolation_level,
     a_handler_behind_the_lock_of_its_stream_sees_what_its_predecessor_wrote,
+    conflicts_are_known_by_their_codes_and_tried_again,
 ];
 
 /// A world over a pool of its own, whose sessions have this isolation level.
@@ -63,8 +64,8 @@ async fn send_all<D: TestDb>(
     eprintln!("{}: {refused} refused for contention", level.name);
 }
 
-/// Issue 3: "two receiver processes on one database, 16 connections, 5 correlations shuffled, every event sent twice at
-/// once: exact ledger, exact order".
+/// §4.1, §4.7, §5.1. Issue 3: "two receiver processes on one database, 16 connections, 5 correlations shuffled, every
+/// event sent twice at once: exact ledger, exact order".
 async fn two_receivers_apply_everything_once_and_in_order_at_every_isolation_level<D: TestDb>(
     db: D,
 ) {
@@ -104,7 +105,7 @@ async fn two_receivers_apply_everything_once_and_in_order_at_every_isolation_lev
     }
 }
 
-/// TRAPS: "MySQL fixes its snapshot at the first plain SELECT: a handler behind the cursor's lock then reads its
+/// §4.7. TRAPS: "MySQL fixes its snapshot at the first plain SELECT: a handler behind the cursor's lock then reads its
 /// predecessor's old values". The handler reads, and writes what it has read and one more: a lost update would show.
 async fn a_handler_behind_the_lock_of_its_stream_sees_what_its_predecessor_wrote<D: TestDb>(db: D) {
     const LENGTH: u64 = 15;
@@ -158,4 +159,80 @@ async fn a_handler_behind_the_lock_of_its_stream_sees_what_its_predecessor_wrote
             world.stop().await;
         }
     }
+}
+
+/// Makes the next inserts of events fail with this code and text, as many as `strikes` has left: the counter stays where
+/// a rollback takes back everything else.
+fn striking(database: &str, code: &str, text: &str) -> Option<String> {
+    match database {
+        "postgres" => Some(format!(
+            "CREATE OR REPLACE FUNCTION strike() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                IF nextval('strikes') <= 2 THEN RAISE EXCEPTION '{text}' USING ERRCODE = '{code}'; END IF;
+                RETURN NEW;
+            END $$"
+        )),
+        "mysql" => Some(format!(
+            "CREATE OR REPLACE TRIGGER strike BEFORE INSERT ON {{p}}event FOR EACH ROW BEGIN
+                UPDATE strikes SET n = n + 1;
+                IF (SELECT n FROM strikes) <= 2 THEN
+                    SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = '{text}';
+                END IF;
+            END"
+        )),
+        // There a trigger cannot choose the code of its error.
+        _ => None,
+    }
+}
+
+/// §4.7. TRAPS: "Error texts are translated": a conflict in another language is one, and what only reads like one is none.
+async fn conflicts_are_known_by_their_codes_and_tried_again<D: TestDb>(db: D) {
+    const RUSSIAN: &str = "обнаружена взаимная блокировка";
+    const ENGLISH: &str = "deadlock detected, could not serialize, try restarting transaction";
+    let (conflicts, other, begin, again, count) = match D::NAME {
+        "postgres" => (
+            ["40001", "40P01"].as_slice(),
+            "P0001",
+            "CREATE SEQUENCE strikes; CREATE TRIGGER strike BEFORE INSERT ON {p}event
+                FOR EACH ROW EXECUTE FUNCTION strike()",
+            "ALTER SEQUENCE strikes RESTART",
+            "SELECT last_value FROM strikes",
+        ),
+        _ => (
+            ["1205", "1213", "1020", "3101"].as_slice(),
+            "1644",
+            "CREATE TABLE strikes (n INT) ENGINE = MyISAM; INSERT INTO strikes VALUES (0)",
+            "UPDATE strikes SET n = 0",
+            "SELECT n FROM strikes",
+        ),
+    };
+    let Some(first) = striking(D::NAME, conflicts[0], RUSSIAN) else {
+        return;
+    };
+    let world = World::<D>::start(&db).await;
+    // A function before the trigger that calls it, and a table before the trigger that counts in it.
+    let (before, behind) = match D::NAME {
+        "postgres" => (first.as_str(), begin),
+        _ => (begin, first.as_str()),
+    };
+    world.execute(before).await;
+    world.execute(behind).await;
+    for code in conflicts {
+        world
+            .execute(&striking(D::NAME, code, RUSSIAN).unwrap())
+            .await;
+        world.execute(again).await;
+        let event = Event::new(&format!("evt_{code}"));
+        world.send(&event).await.is_applied();
+        assert_eq!(world.number(count).await, 3, "{code}: two in vain");
+        assert_eq!(world.probe.runs(event.id()), 1);
+    }
+    world
+        .execute(&striking(D::NAME, other, ENGLISH).unwrap())
+        .await;
+    world.execute(again).await;
+    let event = Event::new("evt_other");
+    let reply = world.send(&event).await;
+    assert_eq!(reply.outcome(), "failed", "{reply:?}");
+    assert_eq!(world.number(count).await, 1, "it was tried once");
+    world.pool_is_whole().await;
 }

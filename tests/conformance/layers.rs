@@ -84,6 +84,7 @@ fn panic_text(work: impl FnOnce()) -> String {
         .unwrap_or_else(|| panic.downcast_ref::<&str>().unwrap().to_string())
 }
 
+/// (setup)
 async fn a_mounted_router_needs_a_known_source_and_a_route<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     let router = || Router::new().route("/hooks", post(async || "done"));
@@ -95,7 +96,7 @@ async fn a_mounted_router_needs_a_known_source_and_a_route<D: TestDb>(db: D) {
     assert!(text.contains("route"), "{text}");
 }
 
-/// ARCHITECTURE.md, "how a user's code should read".
+/// §2.8. ARCHITECTURE.md, "how a user's code should read".
 async fn the_extractors_give_transaction_and_delivery<D: TestDb>(db: D) {
     async fn handler<D: TestDb>(
         mut tx: Tx<D::DB>,
@@ -136,7 +137,7 @@ async fn the_extractors_give_transaction_and_delivery<D: TestDb>(db: D) {
     assert_eq!(origins, [0, 1]);
 }
 
-/// A mistake in the app, not in the request.
+/// (setup). A mistake in the app, not in the request.
 async fn an_extractor_without_an_inbox_is_a_500<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     let app = Router::new()
@@ -263,7 +264,7 @@ async fn an_error_of_the_inner_service_is_a_500_and_the_retry_applies<D: TestDb>
     world.pool_is_whole().await;
 }
 
-/// The drain would know the last of the routes only.
+/// §5.3, (setup). The drain would know the last of the routes only.
 async fn the_layer_on_single_axum_routes_panics_with_the_fix<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     let text = panic_text(|| {
@@ -308,7 +309,7 @@ async fn the_outcome_is_in_the_extensions_for_outer_layers<D: TestDb>(db: D) {
     assert_eq!(outcome(&Event::new("evt_2")).await, Some(Outcome::Failed));
 }
 
-/// Issue 2: deliveries in flight finish.
+/// (shutdown). Issue 2: deliveries in flight finish.
 async fn shutdown_refuses_new_deliveries_and_waits_for_those_that_run<D: TestDb>(db: D) {
     let gate = Gate::shut();
     let held = gate.clone();
@@ -346,6 +347,7 @@ async fn shutdown_refuses_new_deliveries_and_waits_for_those_that_run<D: TestDb>
     world.pool_is_whole().await;
 }
 
+/// (shutdown)
 async fn shutdown_twice_is_once<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     world.send(&Event::new("evt_1")).await.is_applied();

@@ -107,7 +107,7 @@ async fn leave_behind<D: TestDb>(world: &World<D>, until: &str, unfinished: u32)
         .await;
 }
 
-/// Issue 5: a poison event is a dead letter, not a crash loop. Five times, in a row.
+/// §1, §5.7, §5.10. Issue 5: a poison event is a dead letter, not a crash loop. Five times, in a row.
 async fn an_event_whose_process_ended_each_time_becomes_a_dead_letter<D: TestDb>(db: D) {
     for (unfinished, applied) in [(4, true), (5, false)] {
         let world = World::<D>::start(&db).await;

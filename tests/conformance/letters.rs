@@ -57,6 +57,7 @@ async fn refusing<D: TestDb>(db: &D, mended: &Arc<AtomicBool>) -> World<D> {
     world.start().await
 }
 
+/// §1
 async fn dead_letters_are_listed_in_pages_by_what_is_asked_for<D: TestDb>(db: D) {
     let world = refusing(&db, &Arc::default()).await;
     let before = now();
@@ -110,7 +111,7 @@ async fn dead_letters_are_listed_in_pages_by_what_is_asked_for<D: TestDb>(db: D)
     assert_eq!((rest.letters.len(), rest.next), (2, None));
 }
 
-/// A newer version may have written what this one does not know.
+/// §1. A newer version may have written what this one does not know.
 async fn a_row_that_cannot_be_read_hides_no_other<D: TestDb>(db: D) {
     let world = refusing(&db, &Arc::default()).await;
     for n in 0..4 {
@@ -282,7 +283,7 @@ async fn what_went_wrong_last_is_kept_for_every_reason<D: TestDb>(db: D) {
     }
 }
 
-/// Each in a transaction of its own, so many a second.
+/// §1, §5.15. Each in a transaction of its own, so many a second.
 async fn many_are_replayed_at_once_and_one_that_cannot_be_stops_none<D: TestDb>(db: D) {
     let mended = Arc::new(AtomicBool::new(false));
     let world = refusing(&db, &mended).await;
@@ -329,6 +330,7 @@ async fn many_are_replayed_at_once_and_one_that_cannot_be_stops_none<D: TestDb>(
     assert_eq!(again.await.unwrap().unwrap().done, 0);
 }
 
+/// §1, §5.15
 async fn many_are_discarded_at_once<D: TestDb>(db: D) {
     let world = refusing(&db, &Arc::default()).await;
     for n in 0..3 {

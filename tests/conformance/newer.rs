@@ -41,7 +41,7 @@ fn of(entity: &str, id: &str, version: impl Into<serde_json::Value>) -> Event {
 
 const VERSION: &str = "SELECT MAX(version) FROM {p}cursor WHERE correlation_id = 'acct'";
 
-/// And its redeliveries get the same answer, by this process and by another one.
+/// §3, §5.12. And its redeliveries get the same answer, by this process and by another one.
 async fn an_older_version_is_acknowledged_recorded_and_never_handed_over<D: TestDb>(db: D) {
     let (world, other) = (over(&db).start().await, over(&db).start().await);
     world.send(&of("acct", "b", 20)).await.is_applied();
@@ -72,6 +72,7 @@ async fn an_older_version_is_acknowledged_recorded_and_never_handed_over<D: Test
     world.pool_is_whole().await;
 }
 
+/// §5.12
 async fn equal_versions_are_applied_unless_the_source_says_otherwise<D: TestDb>(db: D) {
     let world = over(&db).start().await;
     world.send(&of("acct", "a", 10)).await.is_applied();
@@ -97,6 +98,7 @@ async fn equal_versions_are_applied_unless_the_source_says_otherwise<D: TestDb>(
     assert_eq!(world.applied().await, ["a", "b", "d", "e", "g"]);
 }
 
+/// §5.12
 async fn times_are_compared_as_instants<D: TestDb>(db: D) {
     let world = over(&db).start().await;
     let noon = "2026-01-01T12:00:00.000001Z";
@@ -113,7 +115,7 @@ async fn times_are_compared_as_instants<D: TestDb>(db: D) {
     assert_eq!(world.applied().await, ["a", "c"]);
 }
 
-/// "by compare-and-swap in the handler's transaction".
+/// §5.12: "by compare-and-swap in the handler's transaction".
 async fn a_handler_that_fails_leaves_the_version_as_it_was<D: TestDb>(db: D) {
     let world = over(&db)
         .answers(
@@ -156,7 +158,8 @@ async fn a_dead_letter_that_was_overtaken_is_superseded_when_it_comes_again<D: T
     assert_eq!(world.applied().await, ["a", "c"]);
 }
 
-/// "by compare-and-swap": whatever comes first, what is applied only ever rises, and the greatest is applied.
+/// §4.7, §5.12: "by compare-and-swap": whatever comes first, what is applied only ever rises, and the greatest is
+/// applied.
 async fn two_receivers_apply_the_versions_of_one_entity_in_rising_order<D: TestDb>(db: D) {
     let mut random = seeded("two_receivers_apply_the_versions_of_one_entity_in_rising_order");
     let ledger = || {
@@ -209,7 +212,7 @@ async fn two_receivers_apply_the_versions_of_one_entity_in_rising_order<D: TestD
     assert_eq!(decided, 40);
 }
 
-/// It is decided by what commits, not by what has begun.
+/// §5.12. It is decided by what commits, not by what has begun.
 async fn an_older_version_that_waits_for_a_newer_one_in_flight_is_superseded<D: TestDb>(db: D) {
     let gate = Gate::shut();
     let held = gate.clone();
@@ -234,7 +237,8 @@ async fn an_older_version_that_waits_for_a_newer_one_in_flight_is_superseded<D: 
     assert_eq!(slow.applied().await, ["b"]);
 }
 
-/// Each opens a stream of its own: no handler waits for another one's, where the database has more than one writer.
+/// §5.1, §5.12. Each opens a stream of its own: no handler waits for another one's, where the database has more than
+/// one writer.
 async fn new_entities_do_not_hold_each_other_up<D: TestDb>(db: D) {
     if D::SINGLE_WRITER {
         return;
@@ -266,6 +270,7 @@ async fn new_entities_do_not_hold_each_other_up<D: TestDb>(db: D) {
     }
 }
 
+/// §3, §5.12
 async fn what_has_no_version_or_no_entity_is_refused<D: TestDb>(db: D) {
     let world = over(&db).start().await;
     let entity = Event::new("a").with("correlation_id", "acct");
@@ -308,6 +313,7 @@ async fn superseded_rows_are_purged_and_the_version_is_kept<D: TestDb>(db: D) {
     assert_eq!(world.applied().await, ["b"]);
 }
 
+/// §5.12, (elements)
 async fn a_request_of_several_events_applies_what_is_newer_in_it<D: TestDb>(db: D) {
     let world = over(&db)
         .source(|source| source.elements(Some("events".into())))
@@ -326,6 +332,7 @@ async fn a_request_of_several_events_applies_what_is_newer_in_it<D: TestDb>(db: 
     assert_eq!(world.applied().await, ["b", "c"]);
 }
 
+/// §5.12
 async fn orders_that_contradict_each_other_are_refused<D: TestDb>(db: D) {
     let id = || Mapping::new(Place::json("event_id"));
     let version = || Place::json("version");

@@ -51,7 +51,7 @@ const KEPT: &str = "SELECT COUNT(*) FROM {p}event e JOIN {p}pending p ON p.sourc
     WHERE e.state = 2 AND p.reason IS NULL AND p.attempts = 0 AND p.not_before > p.parked_at";
 const PENDING: &str = "SELECT COUNT(*) FROM {p}pending";
 
-/// In each of the forms that the answer can have.
+/// (not-yet). In each of the forms that the answer can have.
 async fn nothing_of_its_work_is_committed_and_it_comes_again_by_itself<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
         .handler(|mut call: Call<D>| async move {
@@ -123,7 +123,7 @@ async fn it_is_not_counted_as_a_failed_attempt<D: TestDb>(db: D) {
     assert_eq!(world.in_state(3).await, 0);
 }
 
-/// With the attempts that it has behind it.
+/// §5.6, (not-yet). With the attempts that it has behind it.
 async fn a_drained_event_can_be_put_off_too<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
         .source(|source| source.backoff([Duration::from_millis(1)]))
@@ -165,6 +165,7 @@ async fn a_redelivery_runs_the_handler_again_whenever_it_comes<D: TestDb>(db: D)
     }
 }
 
+/// §5.5, (not-yet)
 async fn after_the_longest_time_it_is_a_failure_like_another<D: TestDb>(db: D) {
     let world = over(&db, |_, _| Some(SHORT)).start().await;
     world.send(&Event::new("a")).await.is(202, "parked");
@@ -260,6 +261,7 @@ async fn who_waits_for_the_delivery_gets_its_answer<D: TestDb>(db: D) {
     assert_eq!(world.probe.runs(event.id()), 1);
 }
 
+/// §4.1, (elements), (not-yet)
 async fn one_element_that_is_not_to_be_applied_yet_undoes_all<D: TestDb>(db: D) {
     let world = over(&db, |id, run| (id == "b" && run == 1).then_some(LONG))
         .source(|source| {

@@ -268,7 +268,7 @@ async fn a_crash_is_for_operators_alone<D: TestDb>(db: D) {
     assert_eq!(world.sequences("acct").await, [1, 2, 3]);
 }
 
-/// Without a place there is nothing to skip.
+/// §3, §5.11. Without a place there is nothing to skip.
 async fn an_event_without_a_place_is_discarded_and_stays_so<D: TestDb>(db: D) {
     let world = strict(&db, &Arc::default()).start().await;
     world
@@ -331,7 +331,7 @@ async fn act<D: TestDb>(world: &World<D>, verb: Verb, seen: Seen) -> Result<bool
     moved.map(|moved| moved.changed)
 }
 
-/// Each of them, by ten tasks at the same time, while the worker is at work.
+/// §5.15. Each of them, by ten tasks at the same time, while the worker is at work.
 async fn every_verb_repeated_by_ten_tasks_in_two_processes_is_done_once<D: TestDb>(db: D) {
     let mended = Arc::new(AtomicBool::new(false));
     let worlds = [
@@ -475,7 +475,7 @@ async fn a_skip_raced_with_a_delivery_ends_in_one_of_both<D: TestDb>(db: D) {
     }
 }
 
-/// The worker applies what is discarded, or does not, and what comes after it is applied either way.
+/// §5.15, §9. The worker applies what is discarded, or does not, and what comes after it is applied either way.
 async fn a_discard_raced_with_the_filling_of_the_gap_ends_in_one_of_both<D: TestDb>(db: D) {
     let worlds = [World::<D>::start(&db).await, World::<D>::start(&db).await];
     for n in 0..16 {

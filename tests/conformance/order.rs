@@ -27,7 +27,7 @@ suite![
     a_stream_that_fails_holds_up_no_other,
 ];
 
-/// §3, §5.1, §5.6
+/// §2.7, §3, §5.1, §5.6
 async fn a_gap_parks_what_comes_after_it_and_its_filling_frees_it<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     world.send(&numbered("acct", 2)).await.is_parked(1);
@@ -211,7 +211,7 @@ async fn a_source_may_demand_an_order<D: TestDb>(db: D) {
     world.send(&numbered("acct", 1)).await.is_applied();
 }
 
-/// RECEIVER.md, `sequenced`: headers, if sent, must agree.
+/// §2.3, §3. RECEIVER.md, `sequenced`: headers, if sent, must agree.
 async fn the_header_preset_orders_too<D: TestDb>(db: D) {
     let secret = World::<D>::over(&db).start().await.secret();
     let world = World::<D>::over(&db)
@@ -244,7 +244,7 @@ async fn the_header_preset_orders_too<D: TestDb>(db: D) {
     eventually("2 follows", async || world.ledger().await.len() == 2).await;
 }
 
-/// §4.3, §9: their cursor's row does not exist yet.
+/// §2.7, §4.3, §9: their cursor's row does not exist yet.
 async fn of_two_firsts_of_a_new_stream_one_is_applied<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     for n in 0..20 {

@@ -65,8 +65,8 @@ async fn produce<D: OnServer>(
     unreachable!("it is stopped")
 }
 
-/// "kill -9 … under load, three times: every event ends up applied once; no idle-in-transaction connection is left";
-/// "recovers by itself; /healthz tells the truth within a second".
+/// §4.1, §5.14: "kill -9 … under load, three times: every event ends up applied once; no idle-in-transaction connection
+/// is left"; "recovers by itself; /healthz tells the truth within a second".
 async fn a_database_that_is_killed_three_times_under_load_loses_and_repeats_nothing<D: OnServer>(
     db: D,
     mut server: Server<D>,
@@ -136,7 +136,8 @@ async fn a_database_that_is_killed_three_times_under_load_loses_and_repeats_noth
     world.pool_is_whole().await;
 }
 
-/// A server that neither answers nor closes anything: deliveries are answered in time, and so is a health check.
+/// §3, §4.6. A server that neither answers nor closes anything: deliveries are answered in time, and so is a health
+/// check.
 async fn a_database_that_freezes_gets_503_in_time_and_is_used_again_when_it_answers<D: OnServer>(
     db: D,
     server: Server<D>,
@@ -356,7 +357,7 @@ async fn a_look_that_is_lost_does_not_stop_the_worker<D: crate::db::TestDb>(
     .await;
 }
 
-/// The same for what has to be done from time to time: a parked event's window ends.
+/// §5.4, §5.14. The same for what has to be done from time to time: a parked event's window ends.
 async fn a_count_that_is_lost_does_not_stop_the_upkeep<D: crate::db::TestDb>(
     db: D,
     network: Network,

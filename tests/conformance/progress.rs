@@ -1,14 +1,17 @@
 //! §5.14, §8: the worker's progress can be seen, and one bad row stops nobody else.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::db::TestDb;
+use crate::kit::watch::Watch;
 use crate::kit::{Setup, World, eventually, numbered};
 
 suite![
     the_worker_says_when_it_looked_and_when_it_applied_something,
     bad_rows_stop_no_other_stream,
     rows_of_a_newer_version_do_not_blind_the_count,
+    more_than_a_page_of_what_nobody_handles_hides_nothing_behind_it,
+    a_look_that_fails_is_not_tried_again_at_once,
 ];
 
 fn looking_often<D: TestDb>(db: &D) -> Setup<D> {
@@ -100,4 +103,76 @@ async fn rows_of_a_newer_version_do_not_blind_the_count<D: TestDb>(db: D) {
     })
     .await;
     assert!(n <= 6, "its own two are known without a count");
+}
+
+/// §5.14, and TRAPS: "a page of unrescuable rows hides the rescuable ones behind it". A look reads pages of 256.
+async fn more_than_a_page_of_what_nobody_handles_hides_nothing_behind_it<D: TestDb>(db: D) {
+    let world = looking_often(&db).start().await;
+    world.send(&numbered("acct", 2)).await.is_parked(1);
+    // Due streams of a source that no process has any more, and that comes first.
+    let of_another = |n: usize| {
+        format!(
+            "INSERT INTO {{p}}cursor (source, correlation_id, next_sequence, updated_at)
+                VALUES ('a_gone_one', 'acct_{n:04}', 2, 0);
+            INSERT INTO {{p}}pending (source, event_id, correlation_id, sequence, not_before, parked_at, bytes,
+                    method, uri, headers, body)
+                SELECT 'a_gone_one', 'evt_{n:04}', 'acct_{n:04}', 2, 0, parked_at, bytes, method, uri, headers, body
+                FROM {{p}}pending WHERE source = 'crm'"
+        )
+    };
+    let all: Vec<_> = (0..300).map(of_another).collect();
+    world.execute(&all.join("; ")).await;
+    // Due without a delivery, so that it is the look that finds it.
+    world
+        .execute("UPDATE {p}cursor SET next_sequence = 2")
+        .await;
+    eventually("it is found behind them", async || {
+        world.sequences("acct").await == [2]
+    })
+    .await;
+    assert_eq!(world.number("SELECT COUNT(*) FROM {p}pending").await, 300);
+}
+
+/// §5.14, and TRAPS: "a sweep that hot-loops while the database is away". Between two looks there is a tenth of the longest
+/// pause at least, less a quarter.
+async fn a_look_that_fails_is_not_tried_again_at_once<D: TestDb>(db: D) {
+    let watch = Watch::everything();
+    let world = World::<D>::over(&db)
+        .inbox(|inbox| inbox.poll_every(Duration::from_secs(1)))
+        .start()
+        .await;
+    world.send(&numbered("acct", 2)).await.is_parked(1);
+    let table = format!("{}pending", db.prefix());
+    world
+        .execute("ALTER TABLE {p}pending RENAME TO {p}away")
+        .await;
+    let failed = async |times: usize| {
+        let mut seen = 0;
+        eventually("it fails", async || {
+            let lines = watch.take();
+            let looks = lines
+                .iter()
+                .filter(|line| line.contains("could not look for due events"));
+            seen += looks
+                .filter(|line| line.contains("Stream") && line.contains(&table))
+                .count();
+            seen >= times
+        })
+        .await;
+    };
+    failed(1).await;
+    let began = Instant::now();
+    failed(5).await;
+    assert!(
+        began.elapsed() > Duration::from_millis(4 * 75 - 20),
+        "{:?}",
+        began.elapsed()
+    );
+    world
+        .execute("ALTER TABLE {p}away RENAME TO {p}pending")
+        .await;
+    world
+        .execute("UPDATE {p}cursor SET next_sequence = 2")
+        .await;
+    eventually("it goes on", async || world.sequences("acct").await == [2]).await;
 }

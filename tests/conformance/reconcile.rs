@@ -59,8 +59,8 @@ fn attempts(first: u64, rng: &mut fastrand::Rng) -> Vec<u64> {
     all
 }
 
-/// The issue: "a producer that exhausts its six attempts while the receiver is down for two simulated hours: after
-/// reconciliation the ledger is exact, order included; at no time a double".
+/// §5.1, §7.5. The issue: "a producer that exhausts its six attempts while the receiver is down for two simulated
+/// hours: after reconciliation the ledger is exact, order included; at no time a double".
 async fn what_was_given_up_in_two_hours_of_downtime_is_applied_once_and_in_order<D: TestDb>(db: D) {
     let mut rng = seeded("two hours of downtime");
     let clock = TestClock::new();
@@ -189,6 +189,7 @@ async fn an_event_is_compared_by_its_id_alone<D: TestDb>(db: D) {
     assert_eq!(world.ledger().await[0].amount, 1);
 }
 
+/// §7.5
 async fn a_run_that_is_dropped_in_the_middle_goes_on_at_its_page<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     let gate = Gate::shut();
@@ -216,6 +217,7 @@ async fn a_run_that_is_dropped_in_the_middle_goes_on_at_its_page<D: TestDb>(db: 
     world.pool_is_whole().await;
 }
 
+/// §7.5
 async fn another_process_takes_over_when_the_lease_of_a_dead_one_ends<D: TestDb>(db: D) {
     let clock = TestClock::new();
     let world = timed(&db, &clock).start().await;
@@ -245,7 +247,7 @@ async fn another_process_takes_over_when_the_lease_of_a_dead_one_ends<D: TestDb>
     assert_eq!(world.sequences("acct").await, [1, 2, 3]);
 }
 
-/// "Only moved after the whole page was dealt with".
+/// §7.5: "Only moved after the whole page was dealt with".
 async fn what_failed_is_met_again_and_nothing_is_remembered_past_it<D: TestDb>(db: D) {
     let mended = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&mended);
@@ -276,7 +278,7 @@ async fn what_failed_is_met_again_and_nothing_is_remembered_past_it<D: TestDb>(d
     assert_eq!(replays.asked()[0].1, Some(at(39)));
 }
 
-/// A schedule must not try again and again what a handler has judged.
+/// §5.11, §7.5. A schedule must not try again and again what a handler has judged.
 async fn dead_letters_are_left_to_operators<D: TestDb>(db: D) {
     let world = World::<D>::over(&db).answers(|_| 422).start().await;
     let replays = Replays::new();
@@ -289,7 +291,7 @@ async fn dead_letters_are_left_to_operators<D: TestDb>(db: D) {
     assert_eq!(world.in_state(3).await, 1);
 }
 
-/// "Can fill a known gap early".
+/// §5.4, §7.5: "Can fill a known gap early".
 async fn a_gap_is_asked_for_by_its_sequence<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     world.send(&numbered("acct", 4)).await.is_parked(1);
@@ -313,6 +315,7 @@ async fn a_gap_is_asked_for_by_its_sequence<D: TestDb>(db: D) {
     assert_eq!(world.sequences("other").await, [1]);
 }
 
+/// §7.5
 async fn events_without_content_are_ordered_again_unless_they_are_known<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     world.send(&Event::new("evt_1")).await.is_applied();
@@ -341,7 +344,7 @@ async fn events_without_content_are_ordered_again_unless_they_are_known<D: TestD
     );
 }
 
-/// A row sees to it that one at a time is at it; and if it did not, the events' rows would.
+/// §4.1, §7.5. A row sees to it that one at a time is at it; and if it did not, the events' rows would.
 async fn two_processes_at_the_same_time_apply_each_event_once<D: TestDb>(db: D) {
     let one = World::<D>::start(&db).await;
     let other = World::<D>::start(&db).await;
@@ -391,6 +394,7 @@ async fn two_processes_at_the_same_time_apply_each_event_once<D: TestDb>(db: D) 
     other.pool_is_whole().await;
 }
 
+/// §7.5
 async fn a_schedule_reconciles_until_the_shutdown<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     let replays = Replays::new();
@@ -447,7 +451,7 @@ impl ReplaySource for Hostile {
     }
 }
 
-/// "A hostile or broken replay endpoint … is bounded and reported."
+/// §7.5: "A hostile or broken replay endpoint … is bounded and reported."
 async fn a_hostile_list_is_bounded_and_reported<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     let run = async |kind| {
@@ -506,6 +510,7 @@ async fn a_hostile_list_is_bounded_and_reported<D: TestDb>(db: D) {
     world.pool_is_whole().await;
 }
 
+/// §7.5
 async fn what_a_list_calls_an_event_must_be_what_it_says_itself<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     let replays = Replays::new();
@@ -524,6 +529,7 @@ async fn what_a_list_calls_an_event_must_be_what_it_says_itself<D: TestDb>(db: D
     assert!(world.ledger().await.is_empty());
 }
 
+/// §5.3, §7.5
 async fn only_a_mounted_source_is_reconciled<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
         .inbox(|inbox| inbox.source(tower_inbox::Source::kudos("idle").secrets(["whk_x"])))
@@ -536,6 +542,7 @@ async fn only_a_mounted_source_is_reconciled<D: TestDb>(db: D) {
     assert!(replays.asked().is_empty());
 }
 
+/// §7.5
 async fn an_operators_look_at_delivered_events_remembers_nothing<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     let replays = Replays::new();

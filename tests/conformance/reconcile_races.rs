@@ -57,10 +57,12 @@ async fn breaks_off<D: TestDb>(db: D, place: &'static str, nth: usize, then: (u6
     world.pool_is_whole().await;
 }
 
+/// §4.1, §7.5
 async fn an_event_that_breaks_off_before_its_commit_is_applied_by_the_next_run<D: TestDb>(db: D) {
     breaks_off(db, "released", 2, (1, 1)).await;
 }
 
+/// §4.1, §7.5
 async fn an_event_that_breaks_off_after_its_commit_is_known_to_the_next_run<D: TestDb>(db: D) {
     breaks_off(db, "committed", 2, (0, 2)).await;
 }

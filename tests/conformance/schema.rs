@@ -11,7 +11,7 @@ suite![
     a_body_of_any_bytes_is_kept_as_it_came,
 ];
 
-/// "Concurrent migration by several processes is safe" (issue 3).
+/// (schema): "Concurrent migration by several processes is safe" (issue 3).
 async fn several_processes_may_migrate_at_the_same_time<D: TestDb>(db: D) {
     let starts: Vec<_> = (0..4)
         .map(|_| {
@@ -43,7 +43,7 @@ async fn several_processes_may_migrate_at_the_same_time<D: TestDb>(db: D) {
         .is_duplicate();
 }
 
-/// "A configurable table prefix" (issue 3).
+/// (schema): "A configurable table prefix" (issue 3).
 async fn inboxes_with_different_prefixes_in_one_database_know_nothing_of_each_other<D: TestDb>(
     db: D,
 ) {
@@ -69,7 +69,7 @@ async fn inboxes_with_different_prefixes_in_one_database_know_nothing_of_each_ot
     }
 }
 
-/// "A start-up check whose error is the fix" (issue 3).
+/// (schema): "A start-up check whose error is the fix" (issue 3).
 async fn missing_tables_are_refused_with_the_fix<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     let refused = tower_inbox::Inbox::builder(world.pool.clone())
@@ -117,7 +117,7 @@ async fn the_longest_identifiers_fit_and_are_told_apart_at_their_last_byte<D: Te
     }
 }
 
-/// "Raw bodies as bytes" (issue 3); TRAPS: NUL and lone surrogates do not fit text or JSON columns.
+/// §5.3: "Raw bodies as bytes" (issue 3); TRAPS: NUL and lone surrogates do not fit text or JSON columns.
 async fn a_body_of_any_bytes_is_kept_as_it_came<D: TestDb>(db: D) {
     let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let sight = seen.clone();

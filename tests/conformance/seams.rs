@@ -417,7 +417,7 @@ async fn what_is_of_an_earlier_generation_is_looked_at_where_answers_are_stored_
     is_set_aside(&world.send(&numbered("acct", 5)).await);
 }
 
-/// §7, issue 6: the process that applied it knows its answer without the database.
+/// (erasure). Issue 6: the process that applied it knows its answer without the database.
 async fn an_erased_answer_is_forgotten_in_memory_too<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
         .source(|source| source.store_answers(true))

@@ -28,7 +28,7 @@ async fn session<D: TestDb>(world: &World<D>, settings: &str, id: &str) -> (i64,
     (id, text.lines().map(str::to_owned).collect())
 }
 
-/// Limits belong to the transaction; the user's own come back after it.
+/// §4.6. Limits belong to the transaction; the user's own come back after it.
 async fn a_session_is_what_it_was_after_every_end_of_a_delivery<D: TestDb>(db: D) {
     // SQLite's connections have no settings that a delivery touches, but a progress handler that is disarmed.
     let (Some(settings), Some(id)) = (D::SESSION, D::CONNECTION_ID) else {

@@ -146,6 +146,7 @@ async fn a_retention_below_the_floor_is_refused_unless_it_is_said_twice<D: TestD
     build(&db, |builder| builder.source(brief)).await.unwrap();
 }
 
+/// (setup)
 async fn limits_that_cannot_work_are_refused<D: TestDb>(db: D) {
     let kind = BuildErrorKind::UnsafeSetting;
     type Change = fn(Source) -> Source;
@@ -194,7 +195,7 @@ async fn limits_that_cannot_work_are_refused<D: TestDb>(db: D) {
     .await;
 }
 
-/// A prefix goes into the statements' text.
+/// (schema). A prefix goes into the statements' text.
 async fn prefixes_that_are_no_plain_identifiers_are_refused<D: TestDb>(db: D) {
     for prefix in [
         "",
@@ -211,6 +212,7 @@ async fn prefixes_that_are_no_plain_identifiers_are_refused<D: TestDb>(db: D) {
     }
 }
 
+/// (schema)
 async fn missing_tables_are_refused_with_the_way_to_make_them<D: TestDb>(db: D) {
     let without = |builder: Build<D>| builder.source(good("crm")).migrate(false);
     refused(
@@ -226,7 +228,7 @@ async fn missing_tables_are_refused_with_the_way_to_make_them<D: TestDb>(db: D) 
     build(&db, without).await.unwrap();
 }
 
-/// Issue 3: "concurrent migration by several processes is safe".
+/// (schema). Issue 3: "concurrent migration by several processes is safe".
 async fn tables_are_made_once_and_by_several_at_the_same_time<D: TestDb>(db: D) {
     let builds: Vec<_> = (0..6)
         .map(|_| {
@@ -248,6 +250,7 @@ async fn tables_are_made_once_and_by_several_at_the_same_time<D: TestDb>(db: D) 
     world.send(&Event::new("evt_1")).await.is_duplicate();
 }
 
+/// (schema)
 async fn tables_with_another_prefix_live_beside_these<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     world.send(&Event::new("evt_1")).await.is_applied();
@@ -314,7 +317,7 @@ mod sqlite_settings {
         .await;
     }
 
-    /// A database in memory exists once for each connection, and as long as that connection.
+    /// §4.1a. A database in memory exists once for each connection, and as long as that connection.
     #[tokio::test]
     async fn in_memory_with_more_than_one_lasting_connection_is_refused() {
         crate::db::run(|_: SqliteFile| async move {

@@ -123,7 +123,7 @@ async fn a_sequence_ahead_is_skipped_before_the_stream_comes_there<D: TestDb>(db
     assert_eq!(world.number(bare).await, 1);
 }
 
-/// Ranges do not overlap, whatever is skipped twice.
+/// §5.15. Ranges do not overlap, whatever is skipped twice.
 async fn several_in_a_row_are_skipped_over_ranges_that_are_there<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     world.send(&numbered("acct", 1)).await.is_applied();
@@ -337,7 +337,7 @@ async fn a_fast_forward_leaves_out_what_has_not_come<D: TestDb>(db: D) {
     );
 }
 
-/// Version 1 of the crate moves the cursor by one, wherever that is.
+/// §5.14. Version 1 of the crate moves the cursor by one, wherever that is.
 async fn a_cursor_that_version_1_has_put_inside_of_a_range_goes_on<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
         .source(|source| source.recovery_window(Duration::from_millis(400)))

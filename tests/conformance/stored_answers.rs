@@ -69,7 +69,7 @@ fn is_first_answer(reply: &Reply, event_id: &str) {
     assert!(!reply.headers.contains_key("date"), "{reply:?}");
 }
 
-/// From this process's memory, and by one statement from the database.
+/// §2.4, §3. From this process's memory, and by one statement from the database.
 async fn a_duplicate_gets_the_first_answer_byte_for_byte<D: TestDb>(db: D) {
     let world = answering(&db).start().await;
     let event = Event::new("evt_1");
@@ -88,6 +88,7 @@ async fn a_duplicate_gets_the_first_answer_byte_for_byte<D: TestDb>(db: D) {
     assert_eq!(world.applied().await, ["evt_1"]);
 }
 
+/// §3
 async fn the_answer_of_a_drained_run_is_the_first_answer<D: TestDb>(db: D) {
     let world = answering(&db).start().await;
     world.send(&numbered("acct", 2)).await.is_parked(1);
@@ -137,7 +138,7 @@ async fn duplicates_that_waited_get_it_too<D: TestDb>(db: D) {
     }
 }
 
-/// Its body is read before the commit.
+/// §3, §4.1. Its body is read before the commit.
 async fn an_answer_whose_body_breaks_is_a_500_and_nothing_is_applied<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
         .source(|source| source.store_answers(true))
@@ -178,6 +179,7 @@ impl http_body::Body for Broken {
     }
 }
 
+/// §3
 async fn an_answer_too_large_to_keep_goes_out_whole_and_forbids_a_second_run<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
         .source(|source| source.store_answers(true).answer_limit(10))
@@ -223,6 +225,7 @@ async fn what_failed_is_not_stored<D: TestDb>(db: D) {
     }
 }
 
+/// §3
 async fn without_the_setting_no_answer_is_stored<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     world.send(&Event::new("evt_1")).await.is_applied();

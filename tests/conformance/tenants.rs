@@ -205,6 +205,7 @@ async fn parked_events_of_a_tenant_are_drained_after_a_restart<D: TestDb>(db: D)
     assert!(after.book.asked.load(Ordering::Relaxed) >= 2);
 }
 
+/// (setup)
 async fn a_tenant_is_checked_like_any_source<D: TestDb>(db: D) {
     let pool = db.pool(PoolOptions::new().max_connections(2)).await;
     let own = Source::kudos("crm").secrets(["a secret"]);

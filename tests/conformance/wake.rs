@@ -46,7 +46,7 @@ async fn what_another_receiver_parked_is_applied_at_once_or_at_the_next_look<D: 
     }
 }
 
-/// A server has connections to count, and databases that somebody wants to drop.
+/// (shutdown). A server has connections to count, and databases that somebody wants to drop.
 async fn the_connection_that_listens_ends_with_the_inbox<D: TestDb>(db: D) {
     if !can_tell::<D>() {
         return;

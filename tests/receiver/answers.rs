@@ -41,7 +41,7 @@ fn a_new_event_is_applied_and_every_redelivery_is_a_duplicate() {
     );
 }
 
-/// A redelivery is known by the database too, not only by the process that applied it.
+/// §2.4. A redelivery is known by the database too, not only by the process that applied it.
 #[test]
 fn a_redelivery_to_another_process_is_a_duplicate() {
     let receiver = Setup::new().start();
@@ -130,7 +130,7 @@ fn a_sequence_that_another_id_holds_is_unprocessable() {
     });
 }
 
-/// The handler's own 422: what is no ledger entry, and what does not fit the balance.
+/// §4.13. The handler's own 422: what is no ledger entry, and what does not fit the balance.
 #[test]
 fn data_that_the_handler_cannot_use_is_unprocessable_and_a_dead_letter() {
     let receiver = Setup::new().start();
@@ -329,7 +329,7 @@ fn a_client_that_disconnects_loses_nothing() {
     assert_eq!(receiver.ledger("acct-1").0, 5);
 }
 
-/// `X-Kudos-Original-Event-Id` is not signed: it is never a key, and a differing one is no fault.
+/// §6.7: `X-Kudos-Original-Event-Id` is not signed: it is never a key, and a differing one is no fault.
 #[test]
 fn an_unsigned_original_id_is_no_key() {
     let receiver = Setup::new().start();
@@ -394,7 +394,7 @@ fn a_captured_body_under_a_new_id_is_fenced(kind: Kind) {
     assert_eq!(receiver.ledger("acct-1").0, 34);
 }
 
-/// A sum that no 64-bit integer holds is the event's fault: 422, and the balance stays.
+/// §4.13. A sum that no 64-bit integer holds is the event's fault: 422, and the balance stays.
 fn a_balance_that_would_overflow_is_unprocessable(kind: Kind) {
     let receiver = Setup::on(kind).start();
     let most = Event::new("evt_1", "acct-1", i64::MAX);

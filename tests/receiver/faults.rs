@@ -154,7 +154,7 @@ fn a_handler_that_keeps_its_transaction_gets_a_500_and_its_retry_applies(kind: K
     the_retry_applies(&receiver, &event);
 }
 
-/// In a stream, the faults of one event hold up its successors and nothing else.
+/// §5.1. In a stream, the faults of one event hold up its successors and nothing else.
 fn an_ordered_event_that_fails_is_applied_in_its_turn(kind: Kind) {
     let receiver = Setup::on(kind).set("BACKOFF", "20ms").start();
     for (n, fault) in (1..).zip([

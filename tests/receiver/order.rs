@@ -208,7 +208,7 @@ fn after_the_purge_an_old_sequence_is_still_a_duplicate(kind: Kind) {
     assert!(receiver.has_stream("acct-1", 3));
 }
 
-/// Many senders at once, everything shuffled and doubled: each stream is whole and in order.
+/// §5.1. Many senders at once, everything shuffled and doubled: each stream is whole and in order.
 fn shuffled_and_doubled_streams_are_applied_whole_and_in_order(kind: Kind) {
     const STREAMS: usize = 6;
     const LAST: i64 = 20;

@@ -55,6 +55,7 @@ fn the_pool_works(receiver: &Receiver) {
     }
 }
 
+/// §5.14
 #[cfg(feature = "postgres")]
 #[test]
 fn the_health_check_follows_postgres() {
@@ -63,6 +64,7 @@ fn the_health_check_follows_postgres() {
     }
 }
 
+/// §5.14
 #[cfg(feature = "mysql")]
 #[test]
 fn the_health_check_follows_mariadb() {

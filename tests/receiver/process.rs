@@ -29,7 +29,7 @@ fn the_health_check_follows_the_database() {
     assert_eq!(receiver.get("/healthz").status, 200);
 }
 
-/// Deliveries are counted by source, type and outcome.
+/// §8. Deliveries are counted by source, type and outcome.
 #[test]
 fn metrics_count_deliveries_by_source_type_and_outcome() {
     let receiver = Setup::new().start();
@@ -110,7 +110,7 @@ fn nothing_secret_is_logged() {
     }
 }
 
-/// SIGTERM: what is in flight gets its answer, nothing new is taken, and the status is 0.
+/// (shutdown). SIGTERM: what is in flight gets its answer, nothing new is taken, and the status is 0.
 #[test]
 fn on_sigterm_deliveries_in_flight_are_finished() {
     for signal in ["TERM", "INT"] {
@@ -137,7 +137,7 @@ fn on_sigterm_deliveries_in_flight_are_finished() {
     }
 }
 
-/// SIGTERM with a client that sends nothing: its connection does not keep the process.
+/// (shutdown). SIGTERM with a client that sends nothing: its connection does not keep the process.
 #[test]
 fn on_sigterm_idle_connections_do_not_keep_the_process() {
     let mut receiver = Setup::new().set("DELIVERY_BUDGET", "1s").start();

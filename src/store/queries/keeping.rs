@@ -152,6 +152,52 @@ macro_rules! statements_of_keeping {
             Ok(removed)
         }
 
+        async fn stale_letters(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: &str,
+            before: Timestamp,
+            after: &str,
+            limit: i64,
+        ) -> Result<Vec<String>> {
+            let rows = sqlx::query(sql.stale_letters.clone())
+                .persistent(sql.named)
+                .bind(source)
+                .bind(after)
+                .bind(before.as_micros())
+                .bind(limit)
+                .fetch_all(conn)
+                .await?;
+            // Empty if it cannot be read, so that one bad row hides none of the others.
+            let id = |row| text(row, 0).ok().flatten().unwrap_or_default();
+            Ok(rows.iter().map(id).collect())
+        }
+
+        async fn forget_letter(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            before: Timestamp,
+        ) -> Result<bool> {
+            let pending = sqlx::query(sql.forget_pending.clone())
+                .persistent(sql.named)
+                .bind(key.source)
+                .bind(key.event_id)
+                .execute(&mut *conn)
+                .await?;
+            if pending.rows_affected() == 0 {
+                return Ok(false);
+            }
+            let event = sqlx::query(sql.forget_event.clone())
+                .persistent(sql.named)
+                .bind(key.source)
+                .bind(key.event_id)
+                .bind(before.as_micros())
+                .execute(conn)
+                .await?;
+            Ok(event.rows_affected() > 0)
+        }
+
         async fn erase_answers(
             conn: &mut Self::Connection,
             sql: &Sql,

@@ -38,6 +38,7 @@ fn a_rotation_from_start_to_end() {
     );
 }
 
+/// §6.1
 #[test]
 fn sets_that_are_refused() {
     assert_eq!(Secrets::new([]).unwrap_err(), SecretError::NoneGiven);
@@ -65,7 +66,7 @@ fn sets_that_are_refused() {
     assert_eq!(Secrets::new(same).unwrap_err(), SecretError::DuplicateLabel);
 }
 
-/// A broken replacement keeps the old secrets; a key that stays keeps its name.
+/// §6.1. A broken replacement keeps the old secrets; a key that stays keeps its name.
 #[test]
 fn replacing_the_whole_set() {
     let secrets = Secrets::new([secret("a")]).unwrap();

@@ -161,7 +161,7 @@ async fn a_file_that_comes_later() {
     assert_eq!(secrets.problem(), None);
 }
 
-/// The task ends with the last handle.
+/// §6.1. The task ends with the last handle.
 #[tokio::test]
 async fn the_last_handle_ends_the_task() {
     let dir = Dir::new("ends");
@@ -187,7 +187,7 @@ async fn the_last_handle_ends_the_task() {
     within_a_second(|| alive() == before).await;
 }
 
-/// Made without a runtime, looked after by the first one that uses it, and by the next one when that is gone.
+/// §6.1. Made without a runtime, looked after by the first one that uses it, and by the next one when that is gone.
 #[test]
 fn any_runtime_will_do() {
     let dir = Dir::new("runtimes");
@@ -204,6 +204,7 @@ fn any_runtime_will_do() {
     }
 }
 
+/// §6.1
 #[test]
 fn json_files() {
     let dir = Dir::new("json");
@@ -241,7 +242,7 @@ fn json_files() {
     assert_eq!(log.lines("hunter2"), 0, "§6.5");
 }
 
-/// A provider is asked in the background, again after a failure, and what it gave last stays.
+/// §6.1. A provider is asked in the background, again after a failure, and what it gave last stays.
 #[tokio::test(start_paused = true)]
 async fn a_provider_is_asked_again() {
     let (log, _guard) = Log::start();
@@ -289,7 +290,7 @@ async fn a_provider_is_asked_again() {
     assert_eq!(calls.load(Ordering::Relaxed), asked + 2, "once a minute");
 }
 
-/// The variables of this test belong to cargo, and are there.
+/// §6.1. The variables of this test belong to cargo, and are there.
 #[test]
 fn environment_variables() {
     let load = |names: &[&str]| Secrets::from_env(KeyEncoding::Text, names.iter().copied());
