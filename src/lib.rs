@@ -118,6 +118,8 @@ mod shared;
 mod source;
 mod store;
 mod tenants;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 mod tracker;
 mod tx;
 pub mod verify;

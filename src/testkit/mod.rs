@@ -1,0 +1,3 @@
+//! The test kit: tests of one's own handlers.
+
+pub mod schedule;
