@@ -110,6 +110,7 @@ pub mod operator;
 mod order;
 mod park;
 pub mod preset;
+mod probe;
 mod queue;
 mod recent;
 pub mod reconcile;

@@ -19,6 +19,7 @@ use crate::door::Passed;
 use crate::envelope::{CorrelationId, Envelope, Fingerprint, Reading};
 use crate::event::{Origin, Outcome};
 use crate::order::worker::{self, Work};
+use crate::probe::{self, Happened};
 use crate::queue::{End, Joined, Landing};
 use crate::recent::Seen;
 use crate::request;
@@ -52,6 +53,7 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
 ) -> Result<Admitted, Answer> {
     let (mut parts, body) = request.into_parts();
     let refused = |reason: &dyn std::fmt::Display| {
+        probe::refused(&parts.extensions, reason);
         tracing::warn!(source = source.name(), %reason, "refused a delivery");
     };
     if !source.allows(&parts.method) {
@@ -108,6 +110,10 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
                 refused(&refusal);
                 Answer::unauthorized()
             })?;
+        let extensions = &parts.extensions;
+        shared
+            .probes
+            .admitted(extensions, source, &envelope, &verified);
         events.push((envelope, fence, element));
     }
     let Some(last) = events.pop() else {
@@ -204,10 +210,14 @@ impl<DB: Backend> Live<'_, DB> {
         // What is remembered may be of a database that is not there any more.
         shared.generation();
         if let Some(seen) = shared.recent.find(&name, event_id) {
+            self.saw(|| Happened::Remembered);
             return Reply::Inbox(self.known_applied(seen).await);
         }
         let leader = match shared.flights.join(&name, event_id, self.envelope.print()) {
-            Joined::Follower(flight) => return Reply::Inbox(self.follow(flight).await),
+            Joined::Follower(flight) => {
+                self.saw(|| Happened::Followed);
+                return Reply::Inbox(self.follow(flight).await);
+            }
             Joined::Leader(leader) => leader,
         };
         let epoch = shared.recent.epoch();
@@ -343,6 +353,7 @@ impl<DB: Backend> Live<'_, DB> {
         let Some(place) = self.shared.waiting.enter() else {
             return Settled::failed(Answer::busy("deliveries that wait"));
         };
+        let began = Instant::now();
         match timeout_at(self.deadline, self.look()).await {
             Err(_) => return Settled::failed(Answer::unavailable("the delivery's time is spent")),
             Ok(Err(answer)) => return Settled::failed(answer),
@@ -367,6 +378,7 @@ impl<DB: Backend> Live<'_, DB> {
             return Settled::failed(Answer::busy("deliveries in flight"));
         };
         drop(place);
+        self.saw(|| Happened::Queued(began.elapsed()));
         let (parts, body) = self.request.clone().into_parts();
         let stored = request::store(&parts, &body);
         let job = Job {
@@ -447,6 +459,10 @@ impl<DB: Backend> Live<'_, DB> {
             }
             _ => Standing::Open,
         }
+    }
+
+    fn saw(&self, happened: impl FnOnce() -> Happened) {
+        self.shared.probes.saw(self.key(), happened);
     }
 
     fn key(&self) -> Key<'_> {
