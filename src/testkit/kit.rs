@@ -31,7 +31,7 @@ use crate::order::due;
 use crate::preset::Preset;
 use crate::probe::Probe;
 
-/// More than anything that is due takes in a test.
+/// More than anything that is due takes in a test, as a rule.
 const SETTLES_WITHIN: Duration = Duration::from_secs(10);
 /// Between two looks at what is due.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -50,6 +50,7 @@ struct Inner<DB: TestBackend> {
     running: RwLock<Running<DB>>,
     factory: Option<Factory<DB>>,
     clock: RwLock<Option<VirtualClock>>,
+    settles_within: RwLock<Duration>,
     log: Log,
 }
 
@@ -135,6 +136,7 @@ impl<DB: TestBackend> Kit<DB> {
                 running: RwLock::new(running),
                 factory,
                 clock: RwLock::default(),
+                settles_within: RwLock::new(SETTLES_WITHIN),
                 log: Log::default(),
             }),
         }
@@ -149,6 +151,14 @@ impl<DB: TestBackend> Kit<DB> {
             .clock
             .write()
             .unwrap_or_else(PoisonError::into_inner) = Some(clock.clone());
+        self
+    }
+
+    /// How long [`Kit::settled`] waits at most, in real time. Without: 10 s.
+    #[must_use]
+    pub fn settles_within(self, limit: Duration) -> Self {
+        let own = self.inner.settles_within.write();
+        *own.unwrap_or_else(PoisonError::into_inner) = limit;
         self
     }
 
@@ -206,9 +216,9 @@ impl<DB: TestBackend> Kit<DB> {
     /// (by the inbox's clock). What waits for a gap, or for the end of a backoff, is not due.
     ///
     /// # Panics
-    /// If that is not so within 10 s, with what is still due.
+    /// If that is not so within 10 s, or what [`Kit::settles_within`] says, with what is still due.
     #[track_caller]
-    pub fn settled(&self) -> impl Future<Output = ()> + Send {
+    pub fn settled(&self) -> impl Future<Output = ()> + Send + use<DB> {
         let (inner, caller) = (Arc::clone(&self.inner), Location::caller());
         async move { inner.settle(caller).await }
     }
@@ -218,7 +228,11 @@ impl<DB: TestBackend> Kit<DB> {
     /// # Panics
     /// If not, with the stories of all events.
     #[track_caller]
-    pub fn assert_effects(&self, sql: &str, expected: i64) -> impl Future<Output = ()> + Send {
+    pub fn assert_effects(
+        &self,
+        sql: &str,
+        expected: i64,
+    ) -> impl Future<Output = ()> + Send + use<DB> {
         let (kit, sql, caller) = (self.clone(), sql.to_owned(), Location::caller());
         async move {
             let found = database::number(&kit.inbox().shared.pool, &sql).await;
@@ -325,7 +339,9 @@ impl<DB: TestBackend> Inner<DB> {
     }
 
     async fn settle(&self, caller: &'static Location<'static>) {
-        let until = Instant::now() + SETTLES_WITHIN;
+        let limit = self.settles_within.read();
+        let limit = *limit.unwrap_or_else(PoisonError::into_inner);
+        let until = Instant::now() + limit;
         let shared = self.inbox().shared;
         let mut looks = 0;
         let due = loop {
@@ -352,7 +368,7 @@ impl<DB: TestBackend> Inner<DB> {
             tokio::time::sleep(LOOK_EVERY).await;
         };
         panic!(
-            "not settled within {SETTLES_WITHIN:?} ({caller}); still due:\n{}",
+            "not settled within {limit:?} ({caller}); still due:\n{}",
             due.join("\n")
         );
     }

@@ -188,7 +188,7 @@ impl Producer {
     /// # Panics
     /// As [`Producer::run`].
     #[track_caller]
-    pub fn deliver(&self, event: &Event) -> impl Future<Output = Story> + Send {
+    pub fn deliver(&self, event: &Event) -> impl Future<Output = Story> + Send + use<> {
         let (producer, event, caller) = (self.clone(), event.clone(), Location::caller());
         async move {
             let mut stories = producer.run_all(&[event], caller).await;
@@ -200,9 +200,9 @@ impl Producer {
     /// stories then, in this order. Nothing that is due is left at that time.
     ///
     /// # Panics
-    /// If an event cannot be signed, or the worker does not come to an end with what is due within 10 s.
+    /// If an event cannot be signed, or as [`Kit::settled`](super::Kit::settled).
     #[track_caller]
-    pub fn run(&self, events: &[Event]) -> impl Future<Output = Vec<Story>> + Send {
+    pub fn run(&self, events: &[Event]) -> impl Future<Output = Vec<Story>> + Send + use<> {
         let (producer, events, caller) = (self.clone(), events.to_vec(), Location::caller());
         async move { producer.run_all(&events, caller).await }
     }
@@ -213,7 +213,7 @@ impl Producer {
     /// # Panics
     /// As [`Producer::run`].
     #[track_caller]
-    pub fn replay(&self, events: &[Event]) -> impl Future<Output = Vec<Story>> + Send {
+    pub fn replay(&self, events: &[Event]) -> impl Future<Output = Vec<Story>> + Send + use<> {
         let (producer, events, caller) = (self.clone(), events.to_vec(), Location::caller());
         async move {
             let mapping = producer.settings().preset.mapping();

@@ -2,6 +2,8 @@
 #![allow(clippy::print_stderr, reason = "what is left out is said there")]
 
 mod databases;
+mod networks;
 mod presets;
 mod producers;
+mod stories;
 mod support;
