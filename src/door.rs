@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::answer::Answer;
 use crate::body::{self, BodyError, ByteBudget, Reserved};
 use crate::clock::Timestamp;
+use crate::probe;
 use crate::verify::{Head, RequestView, Scheme, Secrets, Tolerance, Verified};
 
 /// The default of §2.1: larger webhooks are rare, and a body is held in memory whole.
@@ -53,25 +54,25 @@ impl Door<'_> {
         bodies: &'b ByteBudget,
     ) -> Result<Passed<'b>, Answer> {
         let unauthorized = |reason: &dyn Display| {
-            self.refused(reason);
+            self.refused(parts, reason);
             Answer::unauthorized()
         };
         let unavailable = |reason: &dyn Display| {
-            self.refused(reason);
+            self.refused(parts, reason);
             // Not 401, after which the producer would never send this again (§2.2).
             Answer::unavailable("the secrets are not available")
         };
         let head = self.scheme.check_head(&parts.headers, now, self.tolerance);
         let head = head.map_err(|refusal| unauthorized(&refusal))?;
         if announced(&parts.headers) > self.body_limit as u64 {
-            self.refused(&"the announced body is over the limit");
+            self.refused(parts, &"the announced body is over the limit");
             return Err(Answer::body_big(self.body_limit));
         }
         // Nothing is read in vain; which secrets are active is asked again when it has been read.
         self.secrets.snapshot().map_err(|e| unavailable(&e))?;
         let read = body::read(body, self.body_limit, self.read_timeout, deadline, bodies);
         let (body, reserved) = read.await.map_err(|error| {
-            self.refused(&format_args!("{error:?}"));
+            self.refused(parts, &format_args!("{error:?}"));
             match error {
                 BodyError::TooBig => Answer::body_big(self.body_limit),
                 BodyError::TooSlow => Answer::body_slow(),
@@ -93,7 +94,8 @@ impl Door<'_> {
         })
     }
 
-    fn refused(&self, reason: &dyn Display) {
+    fn refused(&self, parts: &Parts, reason: &dyn Display) {
+        probe::refused(&parts.extensions, reason);
         tracing::warn!(source = self.source, %reason, "refused a delivery");
     }
 }

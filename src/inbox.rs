@@ -375,6 +375,7 @@ impl<DB: Backend> InboxBuilder<DB> {
             keeping: Keeping::default(),
             bursts: Bursts::default(),
             fail: self.fail,
+            probes: Default::default(),
             settings,
             incarnation: Mutex::new(Incarnation {
                 is: incarnation,

@@ -115,6 +115,7 @@ pub mod operator;
 mod order;
 mod park;
 pub mod preset;
+mod probe;
 mod queue;
 mod recent;
 pub mod reconcile;
@@ -123,6 +124,8 @@ mod shared;
 mod source;
 mod store;
 mod tenants;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 mod tracker;
 mod tx;
 pub mod verify;

@@ -21,6 +21,7 @@ use crate::fail::{FailPoints, point};
 use crate::generations::Generations;
 use crate::kept::Kept;
 use crate::order::{Hints, Worker};
+use crate::probe::Probes;
 use crate::queue::{Flights, Lanes, Waiting};
 use crate::recent::{Recent, Seen};
 use crate::reconcile::Keeping;
@@ -62,6 +63,7 @@ pub(crate) struct Shared<DB: Backend> {
     pub(crate) keeping: Keeping,
     pub(crate) bursts: Bursts,
     pub(crate) fail: FailPoints,
+    pub(crate) probes: Probes,
     pub(crate) settings: DB::Settings,
     pub(crate) incarnation: Mutex<Incarnation<DB>>,
 }

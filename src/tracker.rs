@@ -36,6 +36,12 @@ impl Tracker {
         self.0.send_modify(|running| running.closed = true);
     }
 
+    /// Whether nothing is running.
+    #[cfg(feature = "testkit")]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.0.borrow().count == 0
+    }
+
     /// Waits until nothing is running.
     pub(crate) async fn idle(&self) {
         // An error would mean that the sender is gone, which this very handle keeps.

@@ -21,7 +21,10 @@ impl<DB: Backend> Group<'_, DB> {
         let mut tries = Tries::new(handler);
         loop {
             match self.once(first, &mut tries).await {
-                Ok(settled) => return settled,
+                Ok(settled) => {
+                    self.0.iter().for_each(|job| job.saw(|| settled.seen()));
+                    return settled;
+                }
                 Err(stop) => {
                     if let Some(answer) = first.stopped(stop) {
                         return Settled::failed(answer);

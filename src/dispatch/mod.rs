@@ -15,6 +15,7 @@ mod put_off;
 mod release;
 mod retry;
 mod room;
+mod seen;
 mod settle;
 mod verbs;
 
@@ -35,6 +36,7 @@ use crate::fail::{at, point};
 use crate::kept::Kept;
 use crate::order::hints;
 use crate::order::worker::{self, Work};
+use crate::probe::Happened;
 use crate::queue::End;
 use crate::shared::Shared;
 use crate::source::SourceState;
@@ -235,9 +237,13 @@ impl<DB: Backend> Job<'_, DB> {
         let mut tries = Tries::new(handler);
         loop {
             match self.once(&mut tries).await {
-                Ok(settled) => return settled,
+                Ok(settled) => {
+                    self.saw(|| settled.seen());
+                    return settled;
+                }
                 Err(stop) => {
                     if let Some(answer) = self.stopped(stop) {
+                        self.saw(|| Happened::Settled(End::Failed, answer.outcome));
                         return Settled::failed(answer);
                     }
                 }
@@ -274,6 +280,7 @@ impl<DB: Backend> Job<'_, DB> {
         let mut open = Open::begin(self.shared, self.deadline).await?;
         self.shared.fail.reached(at::BEGUN).await?;
         let entered = within(self.deadline, self.enter(&mut open)).await?;
+        self.saw(|| entered.seen());
         self.shared.fail.reached(at::ENTERED).await?;
         match entered {
             Entered::Run { from } => {

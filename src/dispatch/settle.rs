@@ -9,13 +9,14 @@ use http::{Response, StatusCode};
 use tokio::time::timeout_at;
 
 use super::open::Open;
-use super::{BoxFuture, Job, Run, Settled, Stop, VERDICT, is_retryable, within};
+use super::{BoxFuture, Job, Run, Settled, Stop, VERDICT, is_retryable, seen, within};
 use crate::answer::Answer;
 use crate::broken::{self, Variant};
 use crate::event::{Delivery, Origin, Outcome, Verdict};
 use crate::fail::{at, point};
 use crate::kept::{Collect, Collected, Kept};
 use crate::park::Park;
+use crate::probe::Happened;
 use crate::queue::End;
 use crate::store::{Attempt, Backend, Fault, Reason, State};
 
@@ -57,7 +58,9 @@ impl<DB: Backend> Job<'_, DB> {
             request.extensions_mut().insert(Collect);
         }
 
+        self.saw(|| Happened::Began(self.origin));
         let answered = timeout_at(self.deadline, caught(|| handler.run(request))).await;
+        self.saw(|| seen::ended(answered.as_ref().map_err(drop)));
         let kept = !open.reclaim(&lent);
         let log = |what: &str| {
             tracing::warn!(
@@ -194,6 +197,12 @@ impl<DB: Backend> Job<'_, DB> {
         }
         let kept = self.keep_answer(&mut open, &mut response).await?;
         self.shared.fail.reached(at::RELEASED).await?;
+        if self.shared.probes.refuses_commit(self.key()) {
+            let _ = open.roll_back(self.deadline).await;
+            return Ok(Settled::failed(Answer::unavailable(
+                "a test has refused this commit",
+            )));
+        }
         match open.send_commit().await {
             Ok(()) => open.clean().await,
             Err(_) if broken::is(Variant::AnswerWithoutCommit) => {}
@@ -212,6 +221,7 @@ impl<DB: Backend> Job<'_, DB> {
             }
             Err(other) => return Err(other),
         }
+        self.saw(|| Happened::Committed);
         self.shared.fail.reached(at::COMMITTED).await?;
         if from.is_some() {
             self.applied_one();

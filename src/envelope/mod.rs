@@ -10,6 +10,8 @@ mod elements;
 mod error;
 mod handshake;
 mod mapping;
+#[cfg(feature = "testkit")]
+mod places;
 mod read;
 mod text;
 
@@ -19,6 +21,8 @@ use sha2::{Digest as _, Sha256};
 pub(crate) use self::elements::Elements;
 pub use self::error::{EnvelopeError, Field};
 pub use self::mapping::{Compared, ContentPolicy, Handshake, Lookup, Mapping, Place};
+#[cfg(feature = "testkit")]
+pub(crate) use self::places::Written;
 pub use self::text::{CorrelationId, EventId, EventType, InvalidText, MAX_BYTES, Sequence};
 
 use crate::clock::Timestamp;

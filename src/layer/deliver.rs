@@ -21,6 +21,7 @@ use crate::envelope::{CorrelationId, Envelope, Fingerprint, Reading};
 use crate::event::{Origin, Outcome};
 use crate::fail::at;
 use crate::order::worker::{self, Work};
+use crate::probe::{self, Happened};
 use crate::queue::{End, Joined, Landing};
 use crate::recent::Seen;
 use crate::request;
@@ -54,6 +55,7 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
 ) -> Result<Admitted, Answer> {
     let (mut parts, body) = request.into_parts();
     let refused = |reason: &dyn std::fmt::Display| {
+        probe::refused(&parts.extensions, reason);
         tracing::warn!(source = source.name(), %reason, "refused a delivery");
     };
     if !source.allows(&parts.method) {
@@ -116,6 +118,10 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
                 refused(&refusal);
                 Answer::unauthorized()
             })?;
+        let extensions = &parts.extensions;
+        shared
+            .probes
+            .admitted(extensions, source, &envelope, &verified);
         events.push((envelope, fence, element));
     }
     let Some(last) = events.pop() else {
@@ -214,10 +220,14 @@ impl<DB: Backend> Live<'_, DB> {
         // What is remembered may be of a database that is not there any more.
         shared.generation();
         if let Some(seen) = shared.recent.find(&name, event_id) {
+            self.saw(|| Happened::Remembered);
             return Reply::Inbox(self.known_applied(seen).await);
         }
         let leader = match shared.flights.join(&name, event_id, self.envelope.print()) {
-            Joined::Follower(flight) => return Reply::Inbox(self.follow(flight).await),
+            Joined::Follower(flight) => {
+                self.saw(|| Happened::Followed);
+                return Reply::Inbox(self.follow(flight).await);
+            }
             Joined::Leader(leader) => leader,
         };
         let epoch = shared.recent.epoch();
@@ -359,6 +369,7 @@ impl<DB: Backend> Live<'_, DB> {
         let Some(place) = self.shared.waiting.enter() else {
             return Settled::failed(Answer::busy("deliveries that wait"));
         };
+        let began = Instant::now();
         match timeout_at(self.deadline, self.look()).await {
             Err(_) => return Settled::failed(Answer::unavailable("the delivery's time is spent")),
             Ok(Err(answer)) => return Settled::failed(answer),
@@ -383,6 +394,7 @@ impl<DB: Backend> Live<'_, DB> {
             return Settled::failed(Answer::busy("deliveries in flight"));
         };
         drop(place);
+        self.saw(|| Happened::Queued(began.elapsed()));
         let (parts, body) = self.request.clone().into_parts();
         let stored = request::store(&parts, &body);
         let job = Job {
@@ -463,6 +475,10 @@ impl<DB: Backend> Live<'_, DB> {
             }
             _ => Standing::Open,
         }
+    }
+
+    fn saw(&self, happened: impl FnOnce() -> Happened) {
+        self.shared.probes.saw(self.key(), happened);
     }
 
     fn key(&self) -> Key<'_> {

@@ -66,7 +66,7 @@ pub(super) async fn work<DB: Backend>(shared: &Arc<Shared<DB>>, work: &Work) -> 
 }
 
 impl Work {
-    fn source(&self) -> &Arc<str> {
+    pub(super) fn source(&self) -> &Arc<str> {
         match self {
             Self::Stream { source, .. }
             | Self::Event { source, .. }

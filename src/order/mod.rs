@@ -4,6 +4,8 @@
 //! cursor. A worker therefore only needs to look; a wake that is lost costs a poll, and nothing else.
 
 pub(crate) mod drain;
+#[cfg(feature = "testkit")]
+pub(crate) mod due;
 mod ended;
 pub(crate) mod hints;
 pub(crate) mod lease;

@@ -106,7 +106,7 @@ pub(super) fn every_source<DB: Backend>(shared: &Shared<DB>) -> Vec<Arc<SourceSt
 
 /// Parked events whose gap was not filled within the recovery window become dead letters (§5.4). They come back by
 /// themselves when it is filled after all, since *due* counts them too.
-async fn expire<DB: Backend>(
+pub(super) async fn expire<DB: Backend>(
     shared: &Arc<Shared<DB>>,
     source: &SourceState,
 ) -> Result<(), sqlx::Error> {

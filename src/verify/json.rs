@@ -26,6 +26,11 @@ impl JsonPath {
     pub(crate) fn first(&self) -> &str {
         &self.0[0]
     }
+
+    #[cfg(feature = "testkit")]
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(AsRef::as_ref)
+    }
 }
 
 impl From<&'static str> for JsonPath {

@@ -252,6 +252,18 @@ impl Scheme {
         }
     }
 
+    /// Where the signed time is, if it is a member of the body, and in which unit.
+    #[cfg(feature = "testkit")]
+    pub(crate) fn time_in_body(&self) -> Option<(&JsonPath, Unit)> {
+        match &self.kind {
+            Kind::Hmac(hmac) => match &hmac.timestamp {
+                Some((TimestampAt::Json(path), unit)) => Some((path, *unit)),
+                _ => None,
+            },
+            Kind::Custom(_) => None,
+        }
+    }
+
     /// Whether the producer's URL is signed, so that the source must have it configured.
     pub fn needs_url(&self) -> bool {
         match &self.kind {

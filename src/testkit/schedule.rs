@@ -3,15 +3,18 @@
 //! Everything here is in the schedule's own time and without a clock; whoever sleeps divides by the time
 //! scale. The recovery window of `sequenced` is therefore measured by the pauses that the schedule made, not
 //! by the wall clock: a run that is a thousand times faster is not out of it because an answer took 2 ms.
+//!
+//! The crate's examples include this very file, since they run without the feature: it uses nothing of the crate.
 
 use std::time::Duration;
 
 use fastrand::Rng;
 
 /// A producer's retry rules.
-#[derive(Debug)]
-pub(crate) struct Schedule {
-    pub(crate) name: &'static str,
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    /// Whose rules they are: the preset's name.
+    pub name: &'static str,
     /// Pause before each retry; the last one is used again where a window ends the retries.
     pauses: &'static [Duration],
     /// Share by which a pause is stretched or shortened.
@@ -27,7 +30,7 @@ pub(crate) struct Schedule {
     retryable: fn(u16) -> bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Limit {
     /// This many attempts, the first one included.
     Attempts(u32),
@@ -79,10 +82,12 @@ static KUDOS: Schedule = Schedule {
 
 /// What came back, as the producer sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub enum Answer {
     /// Timeout, connection error, or an answer that got lost.
     Nothing,
+    /// An answer.
     Status {
+        /// Its status code.
         status: u16,
         /// Of `Retry-After`; a date is not understood and counts for none.
         retry_after: Option<Duration>,
@@ -93,26 +98,29 @@ pub(crate) enum Answer {
 
 /// What the producer does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub enum Next {
     /// Again after this pause, in the schedule's time.
     Again(Duration),
+    /// Not again: this is how it ended.
     Done(Verdict),
 }
 
 /// How an event ended for its producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
+    /// The producer counts it as delivered.
     Delivered,
     /// Told never to try again.
     Refused,
     /// As `Refused`, and nothing more is sent to this receiver.
     Paused,
+    /// Tried as often, or for as long, as the schedule allows.
     Exhausted,
 }
 
 /// The retries of one event so far.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Retries {
+pub struct Retries {
     /// Attempts whose answer has been judged.
     attempts: u32,
     /// Steps of the backoff that are used up.
@@ -121,14 +129,46 @@ pub(crate) struct Retries {
     paused: Duration,
 }
 
+/// For producers whose own schedule is not known: 30 s doubling up to an hour.
+static DOUBLING: &[Duration] = &[
+    secs(30),
+    secs(60),
+    secs(120),
+    secs(240),
+    secs(480),
+    secs(960),
+    secs(1_920),
+    secs(3_600),
+];
+
 impl Schedule {
-    pub(crate) fn named(name: &str) -> Option<&'static Self> {
+    /// The schedule of `kudos`, `sequenced` or `brief`, which say theirs themselves.
+    pub fn named(name: &str) -> Option<&'static Self> {
         let all = [&BRIEF, &SEQUENCED, &KUDOS];
         all.into_iter().find(|schedule| schedule.name == name)
     }
 
-    /// Judges one answer.
-    pub(crate) fn next(&self, retries: &mut Retries, answer: &Answer, rng: &mut Rng) -> Next {
+    /// For any other producer: 30 s doubling to 1 h, ± 20 %, for as long as this from the first attempt to the last; one
+    /// attempt where that is zero. 408, 425, 429 and 5xx are tried again, and a `Retry-After` on 429 is obeyed up to 1 h.
+    pub fn doubling(name: &'static str, span: Duration) -> Self {
+        Self {
+            name,
+            pauses: DOUBLING,
+            jitter: 0.20,
+            limit: if span.is_zero() {
+                Limit::Attempts(1)
+            } else {
+                Limit::Window(span)
+            },
+            longest_wait: secs(3_600),
+            later_on_202: false,
+            pauses_on_gone: false,
+            retryable: |status| matches!(status, 408 | 425 | 429 | 500..=599),
+        }
+    }
+
+    /// Judges one answer, and says what the producer does next.
+    pub fn next(&self, retries: &mut Retries, answer: &Answer, rng: &mut Rng) -> Next {
         retries.attempts += 1;
         let mut wait = None;
         if let Answer::Status {
@@ -191,8 +231,8 @@ fn asks_again(retry_after: Option<Duration>, outcome: Option<&str>) -> bool {
     }
 }
 
-/// A pause in real time.
-pub(crate) fn scaled(pause: Duration, scale: f64) -> Duration {
+/// A pause in real time, `scale` times as fast as in the schedule's own.
+pub fn scaled(pause: Duration, scale: f64) -> Duration {
     // A tiny scale makes more seconds than a `Duration` holds; that is for ever either way.
     Duration::try_from_secs_f64(pause.as_secs_f64() / scale).unwrap_or(Duration::MAX)
 }
@@ -267,6 +307,26 @@ mod tests {
         let (pauses, verdict) = follow("sequenced", &with(202, 0, "parked"), &mut rng);
         assert_eq!(pauses, [1.0; 300]);
         assert_eq!(verdict, Verdict::Exhausted);
+    }
+
+    #[test]
+    fn a_schedule_of_no_producer_doubles_for_as_long_as_it_is_told() {
+        let pauses = |span| {
+            let (schedule, mut rng) = (Schedule::doubling("x", secs(span)), Rng::with_seed(1));
+            let (mut retries, mut pauses) = (Retries::default(), Vec::new());
+            while let Next::Again(pause) = schedule.next(&mut retries, &status(503), &mut rng) {
+                pauses.push(pause);
+            }
+            pauses
+        };
+        assert_eq!(pauses(0), [], "one attempt");
+        let hours = pauses(4 * 3_600);
+        assert_eq!(hours.iter().sum::<Duration>(), secs(4 * 3_600));
+        assert!(hours[0] >= secs(24) && hours[0] <= secs(36), "{hours:?}");
+        assert!(
+            hours[5] >= secs(768) && hours[5] <= secs(1_152),
+            "{hours:?}"
+        );
     }
 
     #[test]

@@ -1,0 +1,78 @@
+use std::path::{Path, PathBuf};
+
+use sqlx::sqlite::SqlitePoolOptions;
+use sqlx::{AssertSqlSafe, Pool, Sqlite};
+
+use super::{
+    CONNECTIONS, Place, TestBackend, TestDatabase, fresh_name, is_first_look, is_left_over,
+    not_made,
+};
+use crate::store::sqlite;
+
+impl TestDatabase<Sqlite> {
+    pub(in crate::testkit) async fn file() -> Self {
+        let temporary = std::env::temp_dir();
+        if is_first_look("sqlite") {
+            remove_left_overs(&temporary);
+        }
+        let directory = temporary.join(fresh_name());
+        if let Err(error) = std::fs::create_dir_all(&directory) {
+            panic!("no directory {}: {error}", directory.display());
+        }
+        let url = url(&directory.join("test.db"));
+        let place = Place::Directory(directory);
+        let pool = not_made(
+            "no SQLite database could be made",
+            sqlite::connect(&url, CONNECTIONS).await,
+        );
+        Self::new(pool, url, place)
+    }
+
+    pub(in crate::testkit) async fn memory() -> Self {
+        let url = "sqlite::memory:".to_owned();
+        // One connection that is kept: another one would have another database.
+        let options = SqlitePoolOptions::new()
+            .max_connections(1)
+            .max_lifetime(None)
+            .idle_timeout(None);
+        let pool = not_made(
+            "no SQLite database could be made in memory",
+            options.connect(&url).await,
+        );
+        Self::new(pool, url, Place::Memory)
+    }
+}
+
+impl TestBackend for Sqlite {
+    async fn remove(_: &str, _: &str) -> Result<(), sqlx::Error> {
+        // Its directory is all that there is.
+        Ok(())
+    }
+
+    async fn number(pool: &Pool<Self>, sql: &str) -> Result<Option<i64>, sqlx::Error> {
+        sqlx::query_scalar(AssertSqlSafe(format!("SELECT CAST(({sql}) AS INTEGER)")))
+            .fetch_one(pool)
+            .await
+    }
+}
+
+fn url(file: &Path) -> String {
+    let path = file.display().to_string();
+    let path = path
+        .replace('%', "%25")
+        .replace('?', "%3F")
+        .replace('#', "%23");
+    format!("sqlite://{path}?mode=rwc")
+}
+
+/// Whatever cannot be removed is not ours, or is looked at again by the next run.
+fn remove_left_overs(temporary: &Path) {
+    let entries = std::fs::read_dir(temporary).into_iter().flatten().flatten();
+    let left_over: Vec<PathBuf> = entries
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_left_over))
+        .map(|entry| entry.path())
+        .collect();
+    for directory in left_over {
+        let _ = std::fs::remove_dir_all(directory);
+    }
+}

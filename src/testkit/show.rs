@@ -1,0 +1,138 @@
+//! A story for people.
+
+use std::fmt;
+
+use super::network::{Point, Way};
+use super::story::{Attempt, Story};
+use crate::event::Origin;
+use crate::operator::Letter;
+use crate::probe::{Happened, Record};
+use crate::queue::End;
+
+impl fmt::Display for Story {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.name)?;
+        if let Some((source, id)) = &self.known_as {
+            write!(f, " of {source}")?;
+            if *id != self.name {
+                write!(f, ", there {id}")?;
+            }
+        }
+        if let Some(seed) = self.seed {
+            write!(f, ", seed {seed}")?;
+        }
+        writeln!(f)?;
+        let start = self
+            .journal
+            .first()
+            .map_or_else(Default::default, |first| first.at);
+        let mut last = None;
+        for Record { at, happened } in &self.journal {
+            let since = at.since(start);
+            if last == Some(since) {
+                write!(f, "{:13}", "")?;
+            } else {
+                write!(f, "{:>9.3} s  ", since.as_secs_f64())?;
+            }
+            last = Some(since);
+            match happened {
+                Happened::Attempted(index) => write_attempt(f, &self.attempts[*index])?,
+                happened => write_happened(f, happened)?,
+            }
+            writeln!(f)?;
+        }
+        if let Some(verdict) = self.verdict {
+            writeln!(f, "by its producer: {verdict:?}")?;
+        }
+        match &self.letter {
+            Some(letter) => write!(f, "in the database: {}", Stored(letter)),
+            None => f.write_str("the database does not know it"),
+        }
+    }
+}
+
+fn write_attempt(f: &mut fmt::Formatter<'_>, attempt: &Attempt) -> fmt::Result {
+    write!(f, "attempt {}", attempt.number)?;
+    match attempt.way {
+        Way::Through => {}
+        Way::Twice => f.write_str(", sent twice")?,
+        Way::TwiceAtOnce => f.write_str(", sent twice at once")?,
+        Way::Down => f.write_str(", the receiver is away")?,
+        Way::Disconnect(Point::WhileSending) => f.write_str(", cut off while it was sent")?,
+        Way::Disconnect(Point::BeforeAnswer) => f.write_str(", cut off before its answer")?,
+        Way::AfterRestart => f.write_str(", after a restart")?,
+        Way::AnswerLost | Way::AnswerLostIfApplied => {}
+    }
+    let Some(reply) = &attempt.reply else {
+        return Ok(());
+    };
+    write!(f, ": answered {} {}", reply.status, reply.outcome())?;
+    if let Some(waiting_for) = reply.waiting_for() {
+        write!(f, ", waiting for {waiting_for}")?;
+    }
+    if let Some(after) = reply.retry_after() {
+        write!(f, ", to come again after {} s", after.as_secs())?;
+    }
+    if !attempt.seen {
+        f.write_str("; its producer does not see that")?;
+    }
+    Ok(())
+}
+
+fn write_happened(f: &mut fmt::Formatter<'_>, happened: &Happened) -> fmt::Result {
+    f.write_str("  ")?;
+    match happened {
+        // It has a line of its own.
+        Happened::Attempted(_) => Ok(()),
+        Happened::Refused(why) => write!(f, "refused: {why}"),
+        Happened::Verified(label) => write!(f, "verified by {label}"),
+        Happened::Remembered => f.write_str("known from memory: applied before"),
+        Happened::Followed => f.write_str("waits for another delivery of it"),
+        Happened::Queued(waited) => write!(f, "waited {} ms for its place", waited.as_millis()),
+        Happened::Entered(what) => f.write_str(what),
+        Happened::Began(Origin::Live) => f.write_str("the handler is called"),
+        Happened::Began(Origin::Drained) => f.write_str("the handler is called by the worker"),
+        Happened::Began(Origin::Reconciled) => {
+            f.write_str("the handler is called in a reconciliation")
+        }
+        Happened::Ended(how) => write!(f, "the handler {how}"),
+        Happened::Committed => f.write_str("committed"),
+        Happened::CommitRefused => f.write_str("rolled back: the test refuses this commit"),
+        Happened::Settled(end, outcome) => {
+            let word = outcome.as_str();
+            match end {
+                End::Failed => write!(f, "nothing is committed: {word}"),
+                End::Rejected(status) => {
+                    write!(f, "nothing is committed: {word} with {}", status.as_u16())
+                }
+                _ => write!(f, "settled: {word}"),
+            }
+        }
+    }
+}
+
+/// What the database says.
+struct Stored<'a>(&'a Letter);
+
+impl fmt::Display for Stored<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letter = self.0;
+        write!(f, "{:?}", letter.state)?;
+        if let Some(reason) = letter.reason {
+            write!(f, " ({})", reason.as_str())?;
+        }
+        if let (Some(id), Some(sequence)) = (&letter.correlation_id, letter.sequence) {
+            write!(f, ", {sequence} of {id}")?;
+        }
+        if letter.attempts > 0 {
+            write!(f, ", {} attempts in vain", letter.attempts)?;
+        }
+        if let Some(status) = letter.last_status {
+            write!(f, ", the last one with {status}")?;
+        }
+        if let Some(error) = &letter.last_error {
+            write!(f, ": {error}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,286 @@
+//! All that is known of one event: what its producer did, what the inbox did, and what the database says.
+
+use std::fmt::Display;
+
+use super::network::Way;
+use super::reply::Reply;
+use super::schedule::Verdict;
+use crate::clock::Timestamp;
+use crate::event::Outcome;
+use crate::operator::{Letter, Reason, State};
+use crate::probe::{Happened, Record};
+
+/// One attempt to deliver an event.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Attempt {
+    /// Which one of its event, from 1; a copy has the number of its first.
+    pub number: u32,
+    /// When it was made.
+    pub at: Timestamp,
+    /// What became of it.
+    pub way: Way,
+    /// What came back; nothing if the receiver was not reached, or the connection was lost before it answered.
+    pub reply: Option<Reply>,
+    /// Whether the producer saw that.
+    pub seen: bool,
+}
+
+/// The story of one event so far. It prints readably (`{}`), and so does every assertion that fails.
+///
+/// ```text
+/// evt_1 of crm, seed 7
+///   +0.000 s  attempt 1
+///             verified by secret-1
+///             in its transaction: it is new
+///             the handler is called, live
+///             the handler answers 204
+///             committed
+///             answered 204 applied; the answer is lost
+///  +31.204 s  attempt 2
+///             verified by secret-1
+///             known from memory
+///             answered 200 duplicate
+/// by its producer: delivered
+/// in the database: applied
+/// ```
+#[derive(Clone, Debug)]
+pub struct Story {
+    pub(super) name: String,
+    pub(super) known_as: Option<(String, String)>,
+    pub(super) seed: Option<u64>,
+    pub(super) attempts: Vec<Attempt>,
+    pub(super) verdict: Option<Verdict>,
+    pub(super) journal: Vec<Record>,
+    pub(super) letter: Option<Letter>,
+}
+
+impl Story {
+    /// The event's id, as the test has begun it.
+    pub fn id(&self) -> &str {
+        &self.name
+    }
+
+    /// The event's id as the inbox has it, once a delivery of it was verified.
+    pub fn event_id(&self) -> Option<&str> {
+        self.known_as.as_ref().map(|(_, id)| id.as_str())
+    }
+
+    /// The source that took it, once a delivery of it was verified.
+    pub fn source(&self) -> Option<&str> {
+        self.known_as.as_ref().map(|(source, _)| source.as_str())
+    }
+
+    /// Every attempt to deliver it.
+    pub fn attempts(&self) -> &[Attempt] {
+        &self.attempts
+    }
+
+    /// The last answer, whether its producer saw it or not.
+    ///
+    /// # Panics
+    /// If there was none.
+    #[track_caller]
+    pub fn reply(&self) -> &Reply {
+        let last = self.attempts.iter().rev().find_map(|at| at.reply.as_ref());
+        match last {
+            Some(reply) => reply,
+            None => self.fails("no answer"),
+        }
+    }
+
+    /// The statuses of all answers, in order.
+    pub fn statuses(&self) -> Vec<u16> {
+        let replies = self.attempts.iter().filter_map(|at| at.reply.as_ref());
+        replies.map(|reply| reply.status).collect()
+    }
+
+    /// How it ended for its producer, if it has.
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.verdict
+    }
+
+    /// What the database says of it, when the story was asked for; nothing if it does not know it (any more).
+    pub fn letter(&self) -> Option<&Letter> {
+        self.letter.as_ref()
+    }
+
+    /// Its state in the database.
+    pub fn state(&self) -> Option<State> {
+        self.letter.as_ref().map(|letter| letter.state)
+    }
+
+    /// How often the handler was called.
+    pub fn runs(&self) -> usize {
+        let began = |record: &&Record| matches!(record.happened, Happened::Began(_));
+        self.journal.iter().filter(began).count()
+    }
+
+    /// How often its handler's work was committed.
+    pub fn times_applied(&self) -> usize {
+        let (mut times, mut began, mut counted) = (0, false, false);
+        for record in &self.journal {
+            match &record.happened {
+                Happened::Began(_) => began = true,
+                Happened::Committed => {
+                    times += 1;
+                    counted = true;
+                }
+                Happened::Settled(_, outcome) => {
+                    // One of several events of one request, whose commit was told of the first one.
+                    if *outcome == Outcome::Applied && began && !counted {
+                        times += 1;
+                    }
+                    (began, counted) = (false, false);
+                }
+                _ => {}
+            }
+        }
+        times
+    }
+
+    /// Demands that its handler's work was committed exactly once, and that the database says so.
+    ///
+    /// # Panics
+    /// If not, with the story.
+    #[track_caller]
+    pub fn assert_applied_once(&self) -> &Self {
+        match (self.times_applied(), self.state()) {
+            (1, Some(State::Applied)) => self,
+            (1, state) => self.fails(format_args!(
+                "committed once, but in the database: {state:?}"
+            )),
+            (times, _) => self.fails(format_args!("applied {times} times, instead of once")),
+        }
+    }
+
+    /// Demands that nothing of its handler's work was committed.
+    ///
+    /// # Panics
+    /// If not, with the story.
+    #[track_caller]
+    pub fn assert_not_applied(&self) -> &Self {
+        match (self.times_applied(), self.state()) {
+            (0, state) if state != Some(State::Applied) => self,
+            _ => self.fails("applied, and it should not be"),
+        }
+    }
+
+    /// Demands this status and outcome (`applied`, `duplicate`, …) of the last answer.
+    ///
+    /// # Panics
+    /// If not, with the story.
+    #[track_caller]
+    pub fn assert_answered(&self, status: u16, outcome: &str) -> &Self {
+        let reply = self.reply();
+        if (reply.status, reply.outcome()) != (status, outcome) {
+            let is = format!("{} {}", reply.status, reply.outcome());
+            self.fails(format_args!("answered {is}, instead of {status} {outcome}"));
+        }
+        self
+    }
+
+    /// Demands that the last answer says that it was applied before: `duplicate`, with 200 or, where the source stores
+    /// answers, with the first answer again.
+    ///
+    /// # Panics
+    /// If not, with the story.
+    #[track_caller]
+    pub fn assert_duplicate(&self) -> &Self {
+        let reply = self.reply();
+        if reply.outcome() != "duplicate" {
+            let is = format!("{} {}", reply.status, reply.outcome());
+            self.fails(format_args!(
+                "answered {is}, instead of a duplicate's answer"
+            ));
+        }
+        self
+    }
+
+    /// Demands that the last answer says that it waits for this sequence, the lowest one that is missing.
+    ///
+    /// # Panics
+    /// If not, with the story.
+    #[track_caller]
+    pub fn assert_parked_behind(&self, sequence: i64) -> &Self {
+        self.assert_answered(202, "parked");
+        let waits_for = self.reply().waiting_for();
+        if waits_for != Some(sequence) {
+            self.fails(format_args!(
+                "it waits for {waits_for:?}, instead of {sequence}"
+            ));
+        }
+        self
+    }
+
+    /// Demands that it is a dead letter, for this reason.
+    ///
+    /// # Panics
+    /// If not, with the story.
+    #[track_caller]
+    pub fn assert_dead(&self, reason: Reason) -> &Self {
+        let is = self.letter.as_ref().map(|at| (at.state, at.reason));
+        if is != Some((State::Dead, Some(reason))) {
+            self.fails(format_args!(
+                "no dead letter of the reason {}",
+                reason.as_str()
+            ));
+        }
+        self
+    }
+
+    /// Demands that the last answer is a 401, and that the database was told nothing.
+    ///
+    /// # Panics
+    /// If not, with the story.
+    #[track_caller]
+    pub fn assert_unauthorized(&self) -> &Self {
+        self.assert_answered(401, "rejected")
+    }
+
+    /// Demands that it ended like this for its producer.
+    ///
+    /// # Panics
+    /// If not, with the story.
+    #[track_caller]
+    pub fn assert_ended(&self, verdict: Verdict) -> &Self {
+        if self.verdict != Some(verdict) {
+            let is = self.verdict;
+            self.fails(format_args!(
+                "ended as {is:?} for its producer, instead of {verdict:?}"
+            ));
+        }
+        self
+    }
+
+    /// Demands so many attempts; copies count.
+    ///
+    /// # Panics
+    /// If not, with the story.
+    #[track_caller]
+    pub fn assert_attempts(&self, attempts: usize) -> &Self {
+        let are = self.attempts.len();
+        if are != attempts {
+            self.fails(format_args!("{are} attempts, instead of {attempts}"));
+        }
+        self
+    }
+
+    /// Demands that the handler was called so many times.
+    ///
+    /// # Panics
+    /// If not, with the story.
+    #[track_caller]
+    pub fn assert_runs(&self, runs: usize) -> &Self {
+        let are = self.runs();
+        if are != runs {
+            self.fails(format_args!("{are} runs of the handler, instead of {runs}"));
+        }
+        self
+    }
+
+    #[track_caller]
+    fn fails(&self, why: impl Display) -> ! {
+        panic!("{}: {why}\n\n{self}", self.name)
+    }
+}

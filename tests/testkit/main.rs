@@ -1,0 +1,9 @@
+//! The test kit, as a team that tests its own handlers uses it.
+#![allow(clippy::print_stderr, reason = "what is left out is said there")]
+
+mod databases;
+mod networks;
+mod presets;
+mod producers;
+mod stories;
+mod support;
