@@ -172,7 +172,7 @@ fn striking(database: &str, code: &str, text: &str) -> Option<String> {
             END $$"
         )),
         "mysql" => Some(format!(
-            "CREATE OR REPLACE TRIGGER strike BEFORE INSERT ON {{p}}event FOR EACH ROW BEGIN
+            "DROP TRIGGER IF EXISTS strike; CREATE TRIGGER strike BEFORE INSERT ON {{p}}event FOR EACH ROW BEGIN
                 UPDATE strikes SET n = n + 1;
                 IF (SELECT n FROM strikes) <= 2 THEN
                     SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = '{text}';

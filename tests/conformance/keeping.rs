@@ -113,7 +113,7 @@ async fn a_year_old_sequenced_event_is_a_duplicate_and_an_unsequenced_one_is_new
     assert_eq!(world.sequences("acct").await, [1]);
 }
 
-/// §7.1, §7.2, §9: a duplicate finds its row, or finds it gone in the middle of its look-up, or has to begin anew.
+/// §7.1, §7.2, §9: a duplicate finds its row, or finds it gone and has the cursor alone to tell it.
 async fn what_is_forgotten_while_its_duplicates_come_is_not_applied_again<D: TestDb>(db: D) {
     const LENGTH: u64 = 60;
     let clock = TestClock::new().of_the_database_too();

@@ -105,8 +105,10 @@ async fn rows_of_a_newer_version_do_not_blind_the_count<D: TestDb>(db: D) {
     assert!(n <= 6, "its own two are known without a count");
 }
 
-/// §5.14, and TRAPS: "a page of unrescuable rows hides the rescuable ones behind it". A look reads pages of 256.
+/// §5.3, §5.14, and TRAPS: "a page of unrescuable rows hides the rescuable ones behind it". A look reads pages of 256; and
+/// that nobody here handles them is told.
 async fn more_than_a_page_of_what_nobody_handles_hides_nothing_behind_it<D: TestDb>(db: D) {
+    let watch = Watch::everything();
     let world = looking_often(&db).start().await;
     world.send(&numbered("acct", 2)).await.is_parked(1);
     // Due streams of a source that no process has any more, and that comes first.
@@ -131,6 +133,14 @@ async fn more_than_a_page_of_what_nobody_handles_hides_nothing_behind_it<D: Test
     })
     .await;
     assert_eq!(world.number("SELECT COUNT(*) FROM {p}pending").await, 300);
+    eventually("it is told", async || {
+        watch.take().iter().any(|line| {
+            line.starts_with("WARN")
+                && line.contains("a_gone_one")
+                && line.contains("does not mount")
+        })
+    })
+    .await;
 }
 
 /// §5.14, and TRAPS: "a sweep that hot-loops while the database is away". Between two looks there is a tenth of the longest
