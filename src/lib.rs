@@ -156,6 +156,8 @@ pub use verify::{Secret, Secrets};
 pub mod guide {
     #[doc = include_str!("../docs/brief.md")]
     pub mod brief {}
+    #[doc = include_str!("../docs/broken.md")]
+    pub mod broken {}
     #[doc = include_str!("../docs/clauses.md")]
     pub mod clauses {}
     #[doc = include_str!("../docs/consistency.md")]
