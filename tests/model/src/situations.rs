@@ -194,6 +194,13 @@ fn poison() -> Vec<Property<Situations>> {
             |_, s: &State| s.db.rows.contains(&Row::Dead(Reason::Crash)),
         ),
         Property::sometimes(
+            "it is so although no process has ended: workers were thought dead",
+            |it: &Situations, s: &State| {
+                let all_left = s.faults == it.protocol.bounds.faults;
+                s.db.rows.contains(&Row::Dead(Reason::Crash)) && all_left
+            },
+        ),
+        Property::sometimes(
             "an event is dead because it failed too often",
             |_, s: &State| s.db.rows.contains(&Row::Dead(Reason::Handler)),
         ),
