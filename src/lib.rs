@@ -164,6 +164,8 @@ pub mod guide {
     pub mod consistency {}
     #[doc = include_str!("../docs/kudos.md")]
     pub mod kudos {}
+    #[doc = include_str!("../docs/model.md")]
+    pub mod model {}
     #[doc = include_str!("../docs/rules.md")]
     pub mod rules {}
     #[doc = include_str!("../docs/states.md")]
