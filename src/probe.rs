@@ -46,6 +46,7 @@ mod on {
     use std::collections::HashMap;
     use std::fmt;
     use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+    use std::time::{Duration, Instant};
 
     use http::Extensions;
     use tokio::sync::watch;
@@ -78,6 +79,20 @@ mod on {
 
     /// As an inbox knows an event: by source and event id.
     type KnownAs = (Arc<str>, Arc<str>);
+
+    /// Since when something waits.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Since(Instant);
+
+    impl Since {
+        pub(crate) fn now() -> Self {
+            Self(Instant::now())
+        }
+
+        pub(crate) fn elapsed(self) -> Duration {
+            self.0.elapsed()
+        }
+    }
 
     /// One line of a journal.
     #[derive(Clone, Debug)]
@@ -230,6 +245,8 @@ mod on {
 
 #[cfg(not(feature = "testkit"))]
 mod off {
+    use std::time::Duration;
+
     use http::Extensions;
 
     use super::Happened;
@@ -241,6 +258,22 @@ mod off {
     /// Nothing, without the feature.
     #[derive(Default)]
     pub(crate) struct Probes(());
+
+    /// Nothing: no clock is asked.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Since(());
+
+    impl Since {
+        #[inline]
+        pub(crate) fn now() -> Self {
+            Self(())
+        }
+
+        #[inline]
+        pub(crate) fn elapsed(self) -> Duration {
+            Duration::ZERO
+        }
+    }
 
     impl Probes {
         #[inline]
@@ -261,8 +294,8 @@ mod off {
 }
 
 #[cfg(not(feature = "testkit"))]
-pub(crate) use off::{Probes, refused};
+pub(crate) use off::{Probes, Since, refused};
 #[cfg(feature = "testkit")]
 pub use on::Probe;
 #[cfg(feature = "testkit")]
-pub(crate) use on::{Probes, Record, refused};
+pub(crate) use on::{Probes, Record, Since, refused};

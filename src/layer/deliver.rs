@@ -369,7 +369,7 @@ impl<DB: Backend> Live<'_, DB> {
         let Some(place) = self.shared.waiting.enter() else {
             return Settled::failed(Answer::busy("deliveries that wait"));
         };
-        let began = Instant::now();
+        let since = probe::Since::now();
         match timeout_at(self.deadline, self.look()).await {
             Err(_) => return Settled::failed(Answer::unavailable("the delivery's time is spent")),
             Ok(Err(answer)) => return Settled::failed(answer),
@@ -394,7 +394,7 @@ impl<DB: Backend> Live<'_, DB> {
             return Settled::failed(Answer::busy("deliveries in flight"));
         };
         drop(place);
-        self.saw(|| Happened::Queued(began.elapsed()));
+        self.saw(|| Happened::Queued(since.elapsed()));
         let (parts, body) = self.request.clone().into_parts();
         let stored = request::store(&parts, &body);
         let job = Job {

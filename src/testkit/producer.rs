@@ -46,7 +46,8 @@ struct Settings {
     preset: Preset,
     signing: Signing,
     schedule: Schedule,
-    network: Network,
+    /// Not under the lock of the rest: what a test does in it may need the producer.
+    network: Arc<Mutex<Network>>,
     seed: u64,
     rng: Rng,
     concurrency: usize,
@@ -81,7 +82,7 @@ impl Producer {
             preset,
             signing: Signing::new(preset, secret),
             schedule: own.unwrap_or_else(|| Schedule::doubling(preset.name, preset.retry_span)),
-            network: Network::perfect(),
+            network: Arc::default(),
             seed,
             rng: Rng::with_seed(seed),
             concurrency: 1,
@@ -119,7 +120,7 @@ impl Producer {
     /// What becomes of its requests. Without: [`Network::perfect`].
     #[must_use]
     pub fn network(self, network: Network) -> Self {
-        self.set(|settings| settings.network = network)
+        self.set(|settings| settings.network = Arc::new(Mutex::new(network)))
     }
 
     /// Where its jitter and its network's chances come from. Without: `TOWER_INBOX_TEST_SEED`, or another one each time;
@@ -253,8 +254,9 @@ impl Producer {
 
     fn begin<'e>(&self, events: &'e [Event]) -> Run<'e> {
         let mut settings = self.settings();
-        let Settings { network, rng, .. } = &mut *settings;
-        let order = network.order(events.len(), rng);
+        let network = Arc::clone(&settings.network);
+        let network = network.lock().unwrap_or_else(PoisonError::into_inner);
+        let order = network.order(events.len(), &mut settings.rng);
         let sent = order
             .into_iter()
             .filter(|index| !network.left_out.iter().any(|id| id == events[*index].id()));
@@ -340,14 +342,12 @@ impl Producer {
             attempts_before: settings.attempts,
         };
         settings.attempts += 1;
-        // Taken out meanwhile: what a test does there may need the producer.
-        let mut network = std::mem::take(&mut settings.network);
-        let mut rng = settings.rng.clone();
+        let (network, mut rng) = (Arc::clone(&settings.network), settings.rng.fork());
         drop(settings);
+        let mut network = network.lock().unwrap_or_else(PoisonError::into_inner);
         let way = network.way(&sending, &mut rng);
-        let mut settings = self.settings();
-        settings.network = network;
-        settings.rng = rng;
+        drop(network);
+        let settings = self.settings();
         Attempting {
             ground: Arc::clone(&self.ground),
             socket: settings.socket.clone(),

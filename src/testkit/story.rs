@@ -29,19 +29,19 @@ pub struct Attempt {
 ///
 /// ```text
 /// evt_1 of crm, seed 7
-///   +0.000 s  attempt 1
-///             verified by secret-1
-///             in its transaction: it is new
-///             the handler is called, live
-///             the handler answers 204
-///             committed
-///             answered 204 applied; the answer is lost
-///  +31.204 s  attempt 2
-///             verified by secret-1
-///             known from memory
-///             answered 200 duplicate
-/// by its producer: delivered
-/// in the database: applied
+///     0.000 s  attempt 1: answered 204 applied; its producer does not see that
+///                verified by secret-1
+///                waited 1 ms for its place
+///                it is new
+///                the handler is called
+///                the handler answers 204
+///                committed
+///                settled: applied
+///    31.204 s  attempt 2: answered 200 duplicate
+///                verified by secret-1
+///                known from memory: applied before
+/// by its producer: Delivered
+/// in the database: Applied
 /// ```
 #[derive(Clone, Debug)]
 pub struct Story {
