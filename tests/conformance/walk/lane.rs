@@ -158,6 +158,7 @@ async fn run<D: Walked>(
     };
     (scene.play)(Arc::clone(&play)).await;
     if let Some(act) = act
+        && act.kind != Kind::Held
         && COMES_AGAIN.contains(&act.point)
         && hook.was_hit()
     {
@@ -310,22 +311,24 @@ pub(crate) async fn walk<D: Walked>(
 
 /// Walks as long as there is something to walk, over this database or one of its own. What failed.
 fn lane<D: Walked>(scene: &Scene<D>, given: Option<D>, jobs: &Mutex<VecDeque<Act>>) -> Vec<String> {
-    let is_own = given.is_none();
+    let mut is_own = given.is_none();
     let mut db = given.unwrap_or_else(|| alone(made(scene)).expect("a database"));
     let mut failed = Vec::new();
+    let remove = |db: D| alone(db.destroy()).expect("it is removed");
     while let Some(act) = next(jobs) {
         let ended = alone(within(LIMIT, run(scene, &db, Some(act))));
         if let Err(why) = ended {
             failed.push(format!("{} with {act:?}: {why}", scene.name));
-            if is_own {
-                // Whatever it left behind is in nobody's way.
-                alone(db.destroy()).expect("it is removed");
-                db = alone(made(scene)).expect("a database");
+            // Whatever it left behind is in nobody's way.
+            let fresh = alone(made(scene)).expect("a database");
+            let left = std::mem::replace(&mut db, fresh);
+            if std::mem::replace(&mut is_own, true) {
+                remove(left);
             }
         }
     }
     if is_own {
-        alone(db.destroy()).expect("it is removed");
+        remove(db);
     }
     failed
 }
