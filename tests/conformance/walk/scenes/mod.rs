@@ -16,6 +16,9 @@ pub(crate) use self::orders::{adopting, expiry, newer, operators, stream};
 pub(crate) use self::others::{bursts, fenced, forgetting, group, reconciling};
 pub(crate) use self::plain::{beats, deferred, handed_back, live};
 
+/// Not to be sent to other threads: each run has a runtime of its own, in one.
+pub(crate) type Playing = Pin<Box<dyn Future<Output = ()>>>;
+
 /// A scene.
 pub(crate) struct Scene<D: TestDb> {
     pub(crate) name: &'static str,
@@ -23,7 +26,7 @@ pub(crate) struct Scene<D: TestDb> {
     /// Statements on the clean database.
     pub(crate) before: &'static [&'static str],
     pub(crate) besides: Besides,
-    pub(crate) play: fn(Arc<Play<D>>) -> Pin<Box<dyn Future<Output = ()>>>,
+    pub(crate) play: fn(Arc<Play<D>>) -> Playing,
     pub(crate) expected: Expected,
     /// The points that it is walked for, all of which it comes by.
     pub(crate) points: &'static [&'static str],

@@ -164,7 +164,7 @@ pub(crate) fn adopting<D: TestDb>() -> Scene<D> {
                     play.deliver(&numbered("acct", sequence)).await;
                 }
                 play.stage.clock.advance(Duration::from_secs(60));
-                play.drained("acct", &[3]).await;
+                play.applied("evt_acct_3").await;
                 play.deliver(&numbered("acct", 4)).await;
                 play.drained("acct", &[3, 4, 5]).await;
             })
