@@ -156,11 +156,7 @@ impl<DB: Backend> Job<'_, DB> {
             return Ok(None);
         }
         // Where nothing of this stream was ever applied, its cursor went with the rollback of its first event.
-        let mut start = self.source.start(at);
-        if start.settles_at.take().is_some() {
-            // It had its turn: it was the first one before the source adopted streams.
-            start.next = sequence;
-        }
+        let start = self.source.start(at).after_a_turn_of(sequence);
         let Some(cursor) = lock_or_open::<DB>(conn, sql, stream, Some(start), at).await? else {
             return Err(Stop::Again);
         };

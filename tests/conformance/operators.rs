@@ -13,6 +13,7 @@ use crate::kit::{Call, Event, SOURCE, Setup, World, eventually, numbered};
 
 suite![
     a_replayed_dead_letter_is_applied_in_its_turn,
+    a_replayed_first_event_of_a_stream_is_applied_too,
     a_replay_never_comes_before_its_turn,
     what_is_set_aside_is_replayed_out_of_its_order_only,
     a_replay_that_cannot_be_is_refused_with_the_reason,
@@ -87,6 +88,29 @@ async fn a_replayed_dead_letter_is_applied_in_its_turn<D: TestDb>(db: D) {
     let detail = "SELECT detail FROM {p}audit WHERE event_id = 'evt_free'";
     assert_eq!(world.texts(detail).await, ["the account exists now"]);
     world.send(&numbered("acct", 2)).await.is_duplicate();
+}
+
+/// §5.14, §5.15: its cursor went with the rollback of the handler's work, and a worker finds what is due by a cursor.
+async fn a_replayed_first_event_of_a_stream_is_applied_too<D: TestDb>(db: D) {
+    let world = World::<D>::over(&db)
+        .inbox(|inbox| inbox.poll_every(Duration::from_millis(100)))
+        .answers(|call: &Call<D>| if call.run == 1 { 422 } else { 0 })
+        .start()
+        .await;
+    world.send(&numbered("acct", 1)).await.is(422, "rejected");
+    assert!(
+        ada(&world)
+            .replay(SOURCE, "evt_acct_1", "the account exists now")
+            .await
+            .unwrap()
+    );
+    eventually("it is applied", async || {
+        world.sequences("acct").await == [1]
+    })
+    .await;
+    let stream = ada(&world).cursor(SOURCE, "acct").await.unwrap();
+    assert_eq!(stream.expect("it has a cursor").next, 2);
+    assert_eq!(world.number("SELECT COUNT(*) FROM {p}pending").await, 0);
 }
 
 /// §1: "never before it".
