@@ -81,6 +81,27 @@ impl<DB: Backend> Job<'_, DB> {
         Ok(None)
     }
 
+    /// Inserts the row of a new event once more, after a rollback to our savepoint: it gave the event's place back to the
+    /// dead letter that had yielded it. False if somebody else has decided about the event or its place meanwhile.
+    pub(super) async fn insert_again(
+        &self,
+        conn: &mut DB::Connection,
+        state: State,
+    ) -> Result<bool, Stop> {
+        let sql = &self.shared.sql;
+        for _ in 0..LOOKS {
+            if DB::insert_event(conn, sql, &self.new_event(), state).await? {
+                return Ok(true);
+            }
+            if DB::lock_event(conn, sql, self.key()).await?.is_some()
+                || self.claim_place(conn).await?.is_some()
+            {
+                break;
+            }
+        }
+        Ok(false)
+    }
+
     /// What needs neither cursor nor handler.
     pub(super) fn decided(&self, known: &Known) -> Option<Entered> {
         if self.origin == Origin::Live
