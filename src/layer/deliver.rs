@@ -434,7 +434,11 @@ impl<DB: Backend> Live<'_, DB> {
             (State::Discarded, _, _) => Standing::Discarded,
             _ if known.is_set_aside() => Standing::SetAside,
             // For operators alone (§5.11): it says what holds it up, or that it is out of the way.
-            (State::Dead, Some(_), Some(next)) if known.reason == Some(Reason::Crash) => {
+            (State::Dead, Some(sequence), Some(next))
+                if known.reason == Some(Reason::Crash)
+                    && sequence == next
+                    && !known.has_yielded =>
+            {
                 Standing::Waiting(lowest_missing(next))
             }
             (State::Dead, None, _) if known.reason == Some(Reason::Crash) => Standing::SetAside,
