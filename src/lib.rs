@@ -79,7 +79,8 @@
 //! # Features
 //!
 //! `axum` (default): `Inbox::mount` and the extractors. `sqlite` (default), `postgres`, `mysql` (MariaDB too): the back
-//! ends. `ed25519`: Standard Webhooks' `v1a` signatures. `reconcile`: producers' lists over HTTP(S), for [`reconcile`]. `cli`: the command `tower-inbox`, for operators; `tower-inbox
+//! ends. `ed25519`: Standard Webhooks' `v1a` signatures. `reconcile`: producers' lists over HTTP(S), for [`reconcile`]. `testkit`: tests of your own handlers,
+//! in `testkit`. `cli`: the command `tower-inbox`, for operators; `tower-inbox
 //! explain` tells why a captured delivery verifies, or why not.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Without a back end the crate is `verify`, `envelope` and `preset`, and the rest is there for nobody.

@@ -82,6 +82,27 @@ impl<DB: Backend> Job<'_, DB> {
         Ok(None)
     }
 
+    /// Inserts the row of a new event once more, after a rollback to our savepoint: it gave the event's place back to the
+    /// dead letter that had yielded it. False if somebody else has decided about the event or its place meanwhile.
+    pub(super) async fn insert_again(
+        &self,
+        conn: &mut DB::Connection,
+        state: State,
+    ) -> Result<bool, Stop> {
+        let sql = &self.shared.sql;
+        for _ in 0..LOOKS {
+            if DB::insert_event(conn, sql, &self.new_event(), state).await? {
+                return Ok(true);
+            }
+            if DB::lock_event(conn, sql, self.key()).await?.is_some()
+                || self.claim_place(conn).await?.is_some()
+            {
+                break;
+            }
+        }
+        Ok(false)
+    }
+
     /// What needs neither cursor nor handler.
     pub(super) fn decided(&self, known: &Known) -> Option<Entered> {
         if self.origin == Origin::Live
@@ -158,11 +179,7 @@ impl<DB: Backend> Job<'_, DB> {
             return Ok(None);
         }
         // Where nothing of this stream was ever applied, its cursor went with the rollback of its first event.
-        let mut start = self.source.start(at);
-        if start.settles_at.take().is_some() {
-            // It had its turn: it was the first one before the source adopted streams.
-            start.next = sequence;
-        }
+        let start = self.source.start(at).after_a_turn_of(sequence);
         let Some(cursor) = lock_or_open::<DB>(conn, sql, stream, Some(start), at).await? else {
             return Err(Stop::Again);
         };

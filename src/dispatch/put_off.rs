@@ -84,7 +84,7 @@ impl<DB: Backend> Job<'_, DB> {
     ) -> Result<Kept, Stop> {
         let (sql, at) = (&self.shared.sql, put_off.now);
         let Some(from) = from else {
-            if !DB::insert_event(conn, sql, &self.new_event(), State::Parked).await? {
+            if !self.insert_again(conn, State::Parked).await? {
                 return Ok(Kept::Decided);
             }
             // It passed the fence just now; what it left there is kept this time, since it comes back without asking.

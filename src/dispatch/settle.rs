@@ -331,7 +331,7 @@ impl<DB: Backend> Job<'_, DB> {
         let sql = &self.shared.sql;
         let reason = Some(Reason::Rejected);
         let Some(from) = from else {
-            if !DB::insert_event(conn, sql, &self.new_event(), State::Dead).await? {
+            if !self.insert_again(conn, State::Dead).await? {
                 return Ok(None);
             }
             let request = self.kept(conn).await?;

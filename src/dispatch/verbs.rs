@@ -46,6 +46,8 @@ fn already(cursor: Option<Seen>) -> Result<Ended<Done>, Stop> {
 pub(crate) struct Replay<'a> {
     pub(crate) key: Key<'a>,
     pub(crate) out_of_order: bool,
+    /// Where its stream begins, if its source is known.
+    pub(crate) begins: Option<Start>,
     pub(crate) actor: &'a str,
     pub(crate) reason: &'a str,
 }
@@ -71,7 +73,7 @@ impl<DB: Backend> Own<DB> for Replay<'_> {
         if known.has_yielded {
             return refused(Kind::Yielded);
         }
-        let turn = turn::<DB>(conn, sql, self.key.source, &known, at).await?;
+        let turn = turn::<DB>(conn, sql, self.key.source, &known, self.begins, at).await?;
         match turn {
             Turn::ToCome if self.out_of_order => return refused(Kind::InTurn),
             // Parked and never in turn: it is being replayed out of its order.
@@ -119,12 +121,14 @@ enum Turn {
     Never,
 }
 
-/// Locks the cursor of a stored event's stream, which is the second lock.
+/// Locks the cursor of a stored event's stream, which is the second lock. A worker finds what is due by it, and that of a
+/// stream of which nothing was ever applied went with the rollback of its first event: it is opened then.
 async fn turn<DB: Backend>(
     conn: &mut DB::Connection,
     sql: &Sql,
     source: &str,
     known: &Known,
+    begins: Option<Start>,
     at: Timestamp,
 ) -> Result<Turn, Stop> {
     let (Some(correlation_id), Some(sequence)) = (&known.correlation_id, known.sequence) else {
@@ -134,7 +138,8 @@ async fn turn<DB: Backend>(
         source,
         correlation_id,
     };
-    let Some(cursor) = cursor::lock::<DB>(conn, sql, stream, at).await? else {
+    let begins = begins.map(|start| start.after_a_turn_of(sequence));
+    let Some(cursor) = lock_or_open::<DB>(conn, sql, stream, begins, at).await? else {
         return Ok(Turn::ToCome);
     };
     let place = Place {

@@ -280,13 +280,19 @@ impl<DB: Backend> Live<'_, DB> {
                 let answer = Answer::put_off(waiting_for, wait);
                 self.known_as(landing.fingerprint, answer).await
             }
-            End::Fenced => Answer::fenced(),
+            End::Fenced => self.known_as(landing.fingerprint, Answer::fenced()).await,
             End::Superseded => {
                 self.known_as(landing.fingerprint, Answer::superseded())
                     .await
             }
-            End::SetAside => Answer::set_aside(),
-            End::Discarded => Answer::discarded(),
+            End::SetAside => {
+                self.known_as(landing.fingerprint, Answer::set_aside())
+                    .await
+            }
+            End::Discarded => {
+                self.known_as(landing.fingerprint, Answer::discarded())
+                    .await
+            }
             // A redirect is the handler's own to give, with where to (§3).
             End::Rejected(status) if same && status.is_client_error() => {
                 Answer::same_verdict(status)
@@ -456,7 +462,11 @@ impl<DB: Backend> Live<'_, DB> {
             (State::Discarded, _, _) => Standing::Discarded,
             _ if known.is_set_aside() => Standing::SetAside,
             // For operators alone (§5.11): it says what holds it up, or that it is out of the way.
-            (State::Dead, Some(_), Some(next)) if known.reason == Some(Reason::Crash) => {
+            (State::Dead, Some(sequence), Some(next))
+                if known.reason == Some(Reason::Crash)
+                    && sequence == next
+                    && !known.has_yielded =>
+            {
                 Standing::Waiting(lowest_missing(next))
             }
             (State::Dead, None, _) if known.reason == Some(Reason::Crash) => Standing::SetAside,

@@ -137,6 +137,7 @@ impl<DB: Backend> Operator<DB> {
         let replay = Replay {
             key: Key { source, event_id },
             out_of_order,
+            begins: self.begins(source).await,
             actor: &self.actor,
             reason,
         };

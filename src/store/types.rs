@@ -58,6 +58,20 @@ pub struct Start {
     pub settles_at: Option<Timestamp>,
 }
 
+impl Start {
+    /// Where a stream begins whose cursor is missing although an event of it has had its turn. Where streams are adopted,
+    /// that event was the first one before they were.
+    pub(crate) fn after_a_turn_of(self, sequence: i64) -> Self {
+        Self {
+            next: match self.settles_at {
+                Some(_) => sequence,
+                None => self.next,
+            },
+            settles_at: None,
+        }
+    }
+}
+
 /// The cursor of a stream that has not begun.
 #[doc(hidden)]
 pub struct Settling {

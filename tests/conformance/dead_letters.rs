@@ -2,6 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::response::IntoResponse;
+use http::StatusCode;
+use tower_inbox::Park;
 
 use crate::db::TestDb;
 use crate::kit::{Call, Event, Gate, World, eventually, numbered};
@@ -13,6 +18,8 @@ suite![
     dead_letters_of_verdicts_can_be_turned_off,
     successors_of_a_rejected_event_wait_until_a_redelivery_frees_them,
     a_dead_letter_gives_its_place_to_another_id_and_both_are_kept,
+    a_dead_letter_gives_its_place_to_an_id_that_is_refused_too,
+    a_dead_letter_gives_its_place_to_an_id_that_is_put_off_too,
     a_dead_letter_that_gave_its_place_away_does_not_get_it_back,
     a_dead_letter_of_a_gap_that_gave_its_place_away_does_not_get_it_back,
     a_rejected_delivery_and_its_duplicate_elsewhere_end_in_one_state,
@@ -163,7 +170,7 @@ async fn a_dead_letter_that_gave_its_place_away_does_not_get_it_back<D: TestDb>(
 /// §4.3: the same while the one that took the place is still parked: it must not be stranded there.
 async fn a_dead_letter_of_a_gap_that_gave_its_place_away_does_not_get_it_back<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
-        .source(|source| source.recovery_window(std::time::Duration::from_millis(200)))
+        .source(|source| source.recovery_window(Duration::from_millis(200)))
         .start()
         .await;
     let given_up = Event::new("evt_given_up").of("acct", 2);
@@ -193,7 +200,7 @@ async fn a_rejected_delivery_and_its_duplicate_elsewhere_end_in_one_state<D: Tes
             async move {
                 call.append().await;
                 gate.pass().await;
-                http::StatusCode::UNPROCESSABLE_ENTITY
+                StatusCode::UNPROCESSABLE_ENTITY
             }
         })
         .start()
@@ -266,4 +273,57 @@ async fn over_the_bound_a_dead_letter_keeps_no_body<D: TestDb>(db: D) {
             .await,
         0
     );
+}
+
+const YIELDED: &str =
+    "SELECT yielded_to FROM {p}event WHERE event_id = 'evt_acct_1' AND slot IS NULL";
+
+/// §4.3, §4.13: the rollback of the handler's work takes the place back, and the verdict is kept all the same.
+async fn a_dead_letter_gives_its_place_to_an_id_that_is_refused_too<D: TestDb>(db: D) {
+    let mended = Arc::new(AtomicBool::new(false));
+    let world = strict(&db, &mended, "evt").start().await;
+    let other = Event::new("evt_other").of("acct", 1);
+    world.send(&numbered("acct", 1)).await.is(422, "rejected");
+    for _ in 0..2 {
+        world.send(&other).await.is(422, "rejected");
+        assert_eq!(world.number(DEAD).await, 2);
+        assert_eq!(world.texts(YIELDED).await, ["evt_other"]);
+    }
+    assert_eq!(world.send(&numbered("acct", 1)).await.status, 422);
+    assert_eq!(world.probe.runs("evt_acct_1"), 1);
+    mended.store(true, Ordering::Relaxed);
+    world.send(&other).await.is_applied();
+    assert_eq!(world.applied().await, ["evt_other"]);
+    world.pool_is_whole().await;
+}
+
+/// The same for "not yet".
+async fn a_dead_letter_gives_its_place_to_an_id_that_is_put_off_too<D: TestDb>(db: D) {
+    let mended = Arc::new(AtomicBool::new(false));
+    let is_mended = Arc::clone(&mended);
+    let world = World::<D>::over(&db)
+        .handler(move |mut call: Call<D>| {
+            let mended = is_mended.load(Ordering::Relaxed);
+            async move {
+                call.append().await;
+                match call.delivery.event_id() {
+                    "evt_acct_1" => StatusCode::UNPROCESSABLE_ENTITY.into_response(),
+                    _ if mended => StatusCode::NO_CONTENT.into_response(),
+                    _ => Park::after(Duration::from_secs(3_600)).into_response(),
+                }
+            }
+        })
+        .start()
+        .await;
+    let other = Event::new("evt_other").of("acct", 1);
+    world.send(&numbered("acct", 1)).await.is(422, "rejected");
+    for _ in 0..2 {
+        world.send(&other).await.is(202, "parked");
+        assert_eq!((world.in_state(2).await, world.in_state(3).await), (1, 1));
+        assert_eq!(world.texts(YIELDED).await, ["evt_other"]);
+    }
+    mended.store(true, Ordering::Relaxed);
+    world.send(&other).await.is_applied();
+    assert_eq!(world.applied().await, ["evt_other"]);
+    world.pool_is_whole().await;
 }

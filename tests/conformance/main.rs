@@ -62,6 +62,8 @@ mod reconcile;
 #[cfg(feature = "failpoints")]
 mod reconcile_races;
 mod restore;
+#[cfg(feature = "failpoints")]
+mod schedules;
 mod schema;
 #[cfg(feature = "failpoints")]
 mod seams;

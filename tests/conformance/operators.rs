@@ -13,10 +13,12 @@ use crate::kit::{Call, Event, SOURCE, Setup, World, eventually, numbered};
 
 suite![
     a_replayed_dead_letter_is_applied_in_its_turn,
+    a_replayed_first_event_of_a_stream_is_applied_too,
     a_replay_never_comes_before_its_turn,
     what_is_set_aside_is_replayed_out_of_its_order_only,
     a_replay_that_cannot_be_is_refused_with_the_reason,
     a_crash_is_for_operators_alone,
+    a_crash_that_is_passed_or_has_lost_its_place_waits_for_nothing,
     an_event_without_a_place_is_discarded_and_stays_so,
     an_actor_and_a_reason_are_demanded,
     every_verb_repeated_by_ten_tasks_in_two_processes_is_done_once,
@@ -87,6 +89,29 @@ async fn a_replayed_dead_letter_is_applied_in_its_turn<D: TestDb>(db: D) {
     let detail = "SELECT detail FROM {p}audit WHERE event_id = 'evt_free'";
     assert_eq!(world.texts(detail).await, ["the account exists now"]);
     world.send(&numbered("acct", 2)).await.is_duplicate();
+}
+
+/// §5.14, §5.15: its cursor went with the rollback of the handler's work, and a worker finds what is due by a cursor.
+async fn a_replayed_first_event_of_a_stream_is_applied_too<D: TestDb>(db: D) {
+    let world = World::<D>::over(&db)
+        .inbox(|inbox| inbox.poll_every(Duration::from_millis(100)))
+        .answers(|call: &Call<D>| if call.run == 1 { 422 } else { 0 })
+        .start()
+        .await;
+    world.send(&numbered("acct", 1)).await.is(422, "rejected");
+    assert!(
+        ada(&world)
+            .replay(SOURCE, "evt_acct_1", "the account exists now")
+            .await
+            .unwrap()
+    );
+    eventually("it is applied", async || {
+        world.sequences("acct").await == [1]
+    })
+    .await;
+    let stream = ada(&world).cursor(SOURCE, "acct").await.unwrap();
+    assert_eq!(stream.expect("it has a cursor").next, 2);
+    assert_eq!(world.number("SELECT COUNT(*) FROM {p}pending").await, 0);
 }
 
 /// §1: "never before it".
@@ -266,6 +291,27 @@ async fn a_crash_is_for_operators_alone<D: TestDb>(db: D) {
     }
     eventually("all is applied", async || world.ledger().await.len() == 4).await;
     assert_eq!(world.sequences("acct").await, [1, 2, 3]);
+}
+
+/// §4.3: it is told what became of its place, and not to wait for a sequence that comes after it.
+async fn a_crash_that_is_passed_or_has_lost_its_place_waits_for_nothing<D: TestDb>(db: D) {
+    let mended = Arc::new(AtomicBool::new(false));
+    let world = strict(&db, &mended).start().await;
+    for account in ["acct", "b"] {
+        world.send(&numbered(account, 1)).await.is_applied();
+        world.send(&numbered(account, 2)).await.is(422, "rejected");
+    }
+    let seen = ada(&world).cursor(SOURCE, "b").await.unwrap().unwrap();
+    let skipped = ada(&world).skip(SOURCE, "b", 2, seen.seen(), "lost").await;
+    assert!(skipped.unwrap().changed);
+    world.execute("UPDATE {p}pending SET reason = 4").await;
+    mended.store(true, Ordering::Relaxed);
+    let other = Event::new("evt_other").of("acct", 2);
+    world.send(&other).await.is_applied();
+    let taken = world.send(&numbered("acct", 2)).await;
+    taken.is_problem_about(422, "rejected", "belongs to another event id");
+    let passed = world.send(&numbered("b", 2)).await;
+    assert_eq!(passed.body, r#"{"status":"set_aside"}"#);
 }
 
 /// §3, §5.11. Without a place there is nothing to skip.

@@ -8,10 +8,11 @@ use std::time::Duration;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use tower_inbox::envelope::Place;
-use tower_inbox::operator::{Erasure, Operator};
+use tower_inbox::operator::{Erasure, Operator, Seen};
 use tower_inbox::{FailPoints, Inbox, Park, Source};
 
 use crate::db::TestDb;
+use crate::followers::followers;
 use crate::kit::{
     Call, Event, Gate, Reply, SOURCE, Setup, TestClock, World, eventually, numbered, within,
 };
@@ -32,6 +33,7 @@ suite![
     what_was_erased_is_whole_again_when_it_is_sent_again,
     the_last_answer_of_a_quiet_source_is_forgotten_too,
     an_old_version_that_waits_does_not_outlive_a_reset,
+    other_content_is_refused_behind_an_event_that_is_set_aside_too,
 ];
 
 /// §2.6, §4.1: whatever was known before, it is the insert that decides. The copy has found nothing when it is held.
@@ -528,4 +530,30 @@ async fn an_old_version_that_waits_does_not_outlive_a_reset<D: TestDb>(db: D) {
     })
     .await;
     is_set_aside(&world.send(&of("old", 1_000)).await);
+}
+
+/// §4.8, §4.12: what the one that goes ahead gets is for those with its content.
+async fn other_content_is_refused_behind_an_event_that_is_set_aside_too<D: TestDb>(db: D) {
+    let gate = Gate::shut();
+    let points = first_at("entered", &gate);
+    let world = World::<D>::over(&db)
+        .inbox(move |inbox| inbox.fail_points(points))
+        .start()
+        .await;
+    let first = Seen {
+        generation: 0,
+        next: 1,
+    };
+    let skipped = ada(&world).skip(SOURCE, "acct", 1, first, WHY).await;
+    assert!(skipped.unwrap().changed);
+    let event = numbered("acct", 1);
+    let ahead = world.spawn(&event);
+    gate.reached_by(1).await;
+    let behind = followers(&world, &event.amount(9)).await;
+    gate.open();
+    is_set_aside(&ahead.await.unwrap());
+    for reply in behind {
+        let reply = reply.await.unwrap();
+        reply.is_problem_about(422, "rejected", "other content");
+    }
 }

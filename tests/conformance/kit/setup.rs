@@ -61,9 +61,11 @@ type Change<D> =
 /// Makes a [`World`].
 pub(crate) struct Setup<D: TestDb> {
     db: D,
+    name: String,
     source: Source,
     connections: u32,
     pool: Option<Pool<D::DB>>,
+    eyes: Option<Pool<D::DB>>,
     handler: Handler<D>,
     build: Vec<Change<D>>,
     route: &'static str,
@@ -74,9 +76,11 @@ impl<D: TestDb> Setup<D> {
     pub(super) fn new(db: &D) -> Self {
         Self {
             db: db.clone(),
+            name: SOURCE.to_owned(),
             source: Source::kudos(SOURCE).secrets([secret(db)]),
             connections: 4,
             pool: None,
+            eyes: None,
             handler: Arc::new(|mut call| {
                 Box::pin(async move {
                     call.append().await;
@@ -87,6 +91,13 @@ impl<D: TestDb> Setup<D> {
             route: "/hooks/{tenant}",
             inner: Box::new(|router| router),
         }
+    }
+
+    /// Another source, with what is set for it so far forgotten. Without: `crm`.
+    pub(crate) fn named(mut self, name: &str) -> Self {
+        self.name = name.to_owned();
+        self.source = Source::kudos(name).secrets([secret(&self.db)]);
+        self
     }
 
     /// Changes the source. Without: kudos, with one secret.
@@ -113,6 +124,12 @@ impl<D: TestDb> Setup<D> {
     /// A pool of the test's own. How often its connections are taken is then not counted.
     pub(crate) fn pool(mut self, pool: Pool<D::DB>) -> Self {
         self.pool = Some(pool);
+        self
+    }
+
+    /// Another pool to look with, for several worlds one after the other.
+    pub(crate) fn eyes(mut self, eyes: Pool<D::DB>) -> Self {
+        self.eyes = Some(eyes);
         self
     }
 
@@ -182,7 +199,10 @@ impl<D: TestDb> Setup<D> {
             Some(pool) => pool,
             None => db.pool(options).await,
         };
-        let eyes = db.pool(PoolOptions::new().max_connections(2)).await;
+        let eyes = match self.eyes {
+            Some(eyes) => eyes,
+            None => db.pool(PoolOptions::new().max_connections(2)).await,
+        };
         let builder = Inbox::builder(pool.clone())
             .source(self.source)
             .table_prefix(db.prefix());
@@ -193,7 +213,7 @@ impl<D: TestDb> Setup<D> {
         let inbox = builder.build().await.expect("the inbox is built");
         let probe = Arc::new(Probe::default());
         let router = (self.inner)(routes::<D>(self.route, self.handler, Arc::clone(&probe)));
-        let app = inbox.mount(SOURCE, router);
+        let app = inbox.mount(&self.name, router);
         World {
             db,
             inbox,

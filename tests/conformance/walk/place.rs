@@ -107,9 +107,11 @@ macro_rules! on_a_server {
     };
 }
 
+#[cfg(feature = "postgres")]
 on_a_server!(postgres "postgres" PostgresDb:
     "DO $$ BEGIN RAISE EXCEPTION 'a walk' USING ERRCODE = '40001'; END $$",
     "SELECT 1 / 0");
+#[cfg(feature = "mysql")]
 on_a_server!(mysql "mysql" MySqlDb:
     "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'a walk'",
     "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'a walk'");
