@@ -80,8 +80,7 @@ mod sqlite {
 /// The same for both servers, but for how they are told.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 macro_rules! on_a_server {
-    ($module:ident $feature:literal $place:ident: $transient:literal, $refused:literal) => {
-        #[cfg(feature = $feature)]
+    ($module:ident $place:ident: $transient:literal, $refused:literal) => {
         mod $module {
             use super::{Kind, Walked, raised};
             use crate::db::$module::$place;
@@ -108,10 +107,10 @@ macro_rules! on_a_server {
 }
 
 #[cfg(feature = "postgres")]
-on_a_server!(postgres "postgres" PostgresDb:
+on_a_server!(postgres PostgresDb:
     "DO $$ BEGIN RAISE EXCEPTION 'a walk' USING ERRCODE = '40001'; END $$",
     "SELECT 1 / 0");
 #[cfg(feature = "mysql")]
-on_a_server!(mysql "mysql" MySqlDb:
+on_a_server!(mysql MySqlDb:
     "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'a walk'",
     "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'a walk'");
