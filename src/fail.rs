@@ -107,6 +107,8 @@ const POINTS: &[&str] = &[
     "store.answer",
     "store.purge_answers",
     "store.purge",
+    "store.stale_letters",
+    "store.forget_letter",
     "store.erase_answers",
     "store.gone_sources",
     "store.set_gone",

@@ -160,6 +160,7 @@ macro_rules! statements_of_keeping {
             after: &str,
             limit: i64,
         ) -> Result<Vec<String>> {
+            $crate::fail::point!(sql, "store.stale_letters");
             let rows = sqlx::query(sql.stale_letters.clone())
                 .persistent(sql.named)
                 .bind(source)
@@ -179,6 +180,7 @@ macro_rules! statements_of_keeping {
             key: Key<'_>,
             before: Timestamp,
         ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.forget_letter");
             let pending = sqlx::query(sql.forget_pending.clone())
                 .persistent(sql.named)
                 .bind(key.source)

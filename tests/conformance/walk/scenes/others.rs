@@ -14,7 +14,7 @@ use tower_inbox::verify::{Secret, Signer, Tolerance};
 
 use super::Scene;
 use crate::db::TestDb;
-use crate::kit::{Event, Replays, SOURCE, item, numbered};
+use crate::kit::{Call, Event, Replays, SOURCE, item, numbered};
 use crate::walk::hook::Besides;
 use crate::walk::play::Expected;
 
@@ -144,9 +144,14 @@ pub(crate) fn forgetting<D: TestDb>() -> Scene<D> {
                     let far = DAY * 4000;
                     source
                         .store_answers(true)
+                        .dead_letter_retention(DAY * 30)
                         .tolerance(Tolerance::new(far, far))
                 })
                 .inbox(move |inbox| inbox.clock(clock))
+                .answers(|call: &Call<D>| match call.delivery.event_id() {
+                    "refused" => 422,
+                    _ => 0,
+                })
         },
         // What operators did long ago.
         before: &[
@@ -155,6 +160,7 @@ pub(crate) fn forgetting<D: TestDb>() -> Scene<D> {
         besides: Besides::Nothing,
         play: |play| {
             Box::pin(async move {
+                play.deliver(&Event::new("refused")).await;
                 play.deliver_once(&numbered("acct", 1)).await;
                 // Once their rows are gone, the cursor says that they were applied.
                 play.deliver_once(&numbered("acct", 2)).await;
@@ -176,10 +182,15 @@ pub(crate) fn forgetting<D: TestDb>() -> Scene<D> {
         expected: Expected {
             streams: &[("acct", &[1, 2])],
             events: &[],
-            none: &["SELECT COUNT(*) FROM {p}audit"],
+            none: &[
+                "SELECT COUNT(*) FROM {p}audit",
+                "SELECT COUNT(*) FROM {p}pending",
+            ],
         },
         points: &[
             "store.now",
+            "store.stale_letters",
+            "store.forget_letter",
             "store.stale",
             "store.purge_fences",
             "store.purge_answers",
