@@ -65,6 +65,17 @@ pub enum Way {
     AfterRestart,
 }
 
+impl Way {
+    /// Whether its producer sees this answer.
+    pub(super) fn shows(self, applied: bool) -> bool {
+        match self {
+            Self::Through | Self::Twice | Self::TwiceAtOnce | Self::AfterRestart => true,
+            Self::AnswerLostIfApplied => !applied,
+            Self::Down | Self::AnswerLost | Self::Disconnect(_) => false,
+        }
+    }
+}
+
 /// Where a connection is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

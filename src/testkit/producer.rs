@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use super::attempt::{Attempting, Signing};
 use super::event::Event;
 use super::kit::Ground;
-use super::network::{Network, Sending, Way};
+use super::network::{Network, Sending};
 use super::schedule::{Answer, Next, Retries, Schedule, Verdict, scaled};
 use super::socket::Socket;
 use super::story::Story;
@@ -176,11 +176,6 @@ impl Producer {
     pub fn sign_with<S: Into<String>>(&self, secrets: impl IntoIterator<Item = S>) {
         let secrets = secrets.into_iter().map(Into::into).collect();
         self.settings().signing.secrets = secrets;
-    }
-
-    /// Its seed.
-    pub fn its_seed(&self) -> u64 {
-        self.settings().seed
     }
 
     /// Delivers one event until the producer is done with it; its story then. Nothing that is due is left at that time.
@@ -400,16 +395,5 @@ impl fmt::Debug for Producer {
             .field("seed", &settings.seed)
             .field("network", &settings.network)
             .finish_non_exhaustive()
-    }
-}
-
-impl Way {
-    /// Whether its producer sees this answer.
-    pub(super) fn shows(self, applied: bool) -> bool {
-        match self {
-            Self::Through | Self::Twice | Self::TwiceAtOnce | Self::AfterRestart => true,
-            Self::AnswerLostIfApplied => !applied,
-            Self::Down | Self::AnswerLost | Self::Disconnect(_) => false,
-        }
     }
 }

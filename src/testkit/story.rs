@@ -6,7 +6,6 @@ use super::network::Way;
 use super::reply::Reply;
 use super::schedule::Verdict;
 use crate::clock::Timestamp;
-use crate::event::Outcome;
 use crate::operator::{Letter, Reason, State};
 use crate::probe::{Happened, Record};
 
@@ -118,25 +117,8 @@ impl Story {
 
     /// How often its handler's work was committed.
     pub fn times_applied(&self) -> usize {
-        let (mut times, mut began, mut counted) = (0, false, false);
-        for record in &self.journal {
-            match &record.happened {
-                Happened::Began(_) => began = true,
-                Happened::Committed => {
-                    times += 1;
-                    counted = true;
-                }
-                Happened::Settled(_, outcome) => {
-                    // One of several events of one request, whose commit was told of the first one.
-                    if *outcome == Outcome::Applied && began && !counted {
-                        times += 1;
-                    }
-                    (began, counted) = (false, false);
-                }
-                _ => {}
-            }
-        }
-        times
+        let committed = |record: &&Record| matches!(record.happened, Happened::Committed);
+        self.journal.iter().filter(committed).count()
     }
 
     /// Demands that its handler's work was committed exactly once, and that the database says so.

@@ -66,7 +66,7 @@ async fn a_database_in_memory_is_another_one_each_time() {
 mod on_servers {
     use sqlx::{Connection as _, Executor as _};
 
-    use super::{D, gone};
+    use super::{D, gone, hours_ago};
 
     #[cfg(feature = "postgres")]
     #[tokio::test]
@@ -79,6 +79,66 @@ mod on_servers {
                 .expect("it is used");
             drop(db);
             gone(sqlx::PgConnection::connect(&url).await.map(drop));
+        })
+        .await;
+    }
+
+    /// The kit looks for them once in a process, on each server: this one has another name.
+    #[cfg(feature = "postgres")]
+    #[tokio::test]
+    async fn what_a_killed_run_left_behind_on_postgres_is_removed() {
+        crate::support::run::<sqlx::Postgres, _>(|_db: D<sqlx::Postgres>| async move {
+            let server = crate::support::server("TEST_POSTGRES_URL").expect("a server");
+            let server = format!("{server}?application_name=left_over");
+            let mut conn = sqlx::PgConnection::connect(&server).await.expect("it");
+            let (old, young) = (hours_ago(2), hours_ago(0));
+            for name in [&old, &young] {
+                let create = format!("CREATE DATABASE {name}");
+                let made = sqlx::raw_sql(sqlx::AssertSqlSafe(create)).execute(&mut conn);
+                made.await.expect("a database");
+            }
+            drop(tower_inbox::testkit::postgres(&server).await);
+            let left = "SELECT datname::text FROM pg_database WHERE datname IN ($1, $2)";
+            let left: Vec<String> = sqlx::query_scalar(left)
+                .bind(&old)
+                .bind(&young)
+                .fetch_all(&mut conn)
+                .await
+                .expect("names");
+            assert_eq!(left, [young.as_str()]);
+            let remove = format!("DROP DATABASE {young}");
+            let removed = sqlx::raw_sql(sqlx::AssertSqlSafe(remove)).execute(&mut conn);
+            removed.await.expect("it is ours");
+        })
+        .await;
+    }
+
+    #[cfg(feature = "mysql")]
+    #[tokio::test]
+    async fn what_a_killed_run_left_behind_on_mysql_is_removed() {
+        crate::support::run::<sqlx::MySql, _>(|_db: D<sqlx::MySql>| async move {
+            let server = crate::support::server("TEST_MYSQL_URL").expect("a server");
+            let server = format!("{server}?charset=utf8mb4");
+            let mut conn = sqlx::MySqlConnection::connect(&server).await.expect("it");
+            let (old, young) = (hours_ago(2), hours_ago(0));
+            for name in [&old, &young] {
+                let create = format!("CREATE DATABASE {name}");
+                let made = sqlx::raw_sql(sqlx::AssertSqlSafe(create)).execute(&mut conn);
+                made.await.expect("a database");
+            }
+            drop(tower_inbox::testkit::mysql(&server).await);
+            let left = "SELECT CAST(schema_name AS CHAR) FROM information_schema.schemata
+                WHERE schema_name IN (?, ?)";
+            let left: Vec<String> = sqlx::query_scalar(left)
+                .bind(&old)
+                .bind(&young)
+                .fetch_all(&mut conn)
+                .await
+                .expect("names");
+            assert_eq!(left, [young.as_str()]);
+            let remove = format!("DROP DATABASE {young}");
+            let removed = sqlx::raw_sql(sqlx::AssertSqlSafe(remove)).execute(&mut conn);
+            removed.await.expect("it is ours");
         })
         .await;
     }
@@ -105,6 +165,13 @@ mod on_servers {
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 use TestDatabase as D;
+
+/// The name of a database that was made so long ago.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+fn hours_ago(hours: i64) -> String {
+    let made = tower_inbox::clock::Timestamp::now().as_secs() - hours * 3_600;
+    format!("tower_inbox_kit_{made:x}_{:016x}", fastrand::u64(..))
+}
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 fn gone(connected: Result<(), sqlx::Error>) {

@@ -25,7 +25,7 @@ const PREFIX: &str = "tower_inbox_kit_";
 /// A run that is still at work is younger: what is older was left behind by one that was killed.
 const LEFT_OVER: Duration = Duration::from_secs(3_600);
 /// How long the removal of one database may hold up the end of its test.
-const REMOVAL: Duration = Duration::from_secs(10);
+const REMOVAL: Duration = Duration::from_secs(20);
 /// As many as a small app has: concurrent deliveries and the worker find one each.
 const CONNECTIONS: u32 = 5;
 
@@ -48,6 +48,7 @@ pub struct TestDatabase<DB: TestBackend> {
 }
 
 /// What there is to remove.
+#[allow(dead_code, reason = "each back end makes its own")]
 enum Place {
     Memory,
     Directory(PathBuf),

@@ -76,3 +76,38 @@ fn remove_left_overs(temporary: &Path) {
         let _ = std::fs::remove_dir_all(directory);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Timestamp;
+
+    #[test]
+    fn what_is_older_than_an_hour_is_removed_and_nothing_else() {
+        let temporary = std::env::temp_dir().join(fresh_name());
+        let old = Timestamp::now().as_secs() - 3_700;
+        let names = [
+            (format!("{}{old:x}_0123", super::super::PREFIX), false),
+            (fresh_name(), true),
+            ("something else".to_owned(), true),
+        ];
+        for (name, _) in &names {
+            let directory = temporary.join(name);
+            std::fs::create_dir_all(&directory).expect("a directory");
+            std::fs::write(directory.join("test.db"), b"x").expect("a file");
+        }
+        remove_left_overs(&temporary);
+        for (name, stays) in &names {
+            assert_eq!(temporary.join(name).exists(), *stays, "{name}");
+        }
+        std::fs::remove_dir_all(&temporary).expect("it is ours");
+    }
+
+    #[test]
+    fn a_path_with_signs_of_a_url_is_one_path() {
+        let url = url(Path::new("/tmp/a b?c#d%e/test.db"));
+        let options = sqlite::connect_options(&url).expect("a URL");
+        let file = options.get_filename().to_str().expect("text");
+        assert_eq!(file, "/tmp/a b?c#d%e/test.db");
+    }
+}
