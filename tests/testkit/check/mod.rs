@@ -5,7 +5,6 @@ mod good;
 mod outer;
 
 use std::future::Future;
-use std::time::Duration;
 
 use axum::Router;
 use serde_json::{Value, json};
@@ -14,6 +13,17 @@ use tower_inbox::testkit::{self, Check, Checking, Report, TestBackend, TestDatab
 use tower_inbox::{Delivery, Inbox, Preset, Source, Tx};
 
 use crate::support::{On, SECRET};
+
+/// Makes a test on SQLite out of each of these functions: what they show is the same on every database, and a check makes
+/// a handful of them.
+macro_rules! on_sqlite {
+    ($($test:ident),+ $(,)?) => {
+        mod on_sqlite {
+            $(#[tokio::test] async fn $test() { crate::support::run::<sqlx::Sqlite, _>(super::$test).await })+
+        }
+    };
+}
+use on_sqlite;
 
 /// The secret that the producer rotates to.
 const NEXT_SECRET: &str = "whsec_dG93ZXItaW5ib3gtdGVzdC1raXQtc2VjcmV0LTAy";
@@ -105,6 +115,3 @@ async fn mail<D: TestBackend>(conn: &mut D::Connection, id: &str) -> Result<(), 
     let statement = format!("INSERT INTO mails (id) VALUES ('{id}')");
     D::run(conn, AssertSqlSafe(statement).into_sql_str()).await
 }
-
-/// As long as a test may hold a handler up without anybody minding.
-const A_WHILE: Duration = Duration::from_millis(1_100);

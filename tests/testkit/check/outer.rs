@@ -14,10 +14,10 @@ use tower_inbox::testkit::{Check, TestDatabase};
 use tower_inbox::{Delivery, Inbox, Source, Tx};
 
 use super::good::routes;
-use super::{app, assert_only, checking, mail, source};
-use crate::support::{On, SECRET, on_each_database};
+use super::{app, assert_only, checking, mail, on_sqlite, source};
+use crate::support::{On, SECRET};
 
-on_each_database!(
+on_sqlite!(
     a_route_that_is_not_behind_the_inbox_is_found,
     a_layer_that_writes_for_each_delivery_is_found,
     a_start_that_writes_is_found,
@@ -107,27 +107,19 @@ struct Place(Running, String);
 
 impl Place {
     fn take(running: &Running, request: &Request) -> Option<Self> {
-        let id = request.headers().get("x-kudos-event-id")?;
-        let place = Self(Arc::clone(running), id.to_str().ok()?.to_owned());
-        let is_new = place.lock().insert(place.1.clone());
-        // Not its own: it must not be given back.
-        if is_new {
-            Some(place)
-        } else {
-            std::mem::forget(place);
-            None
-        }
+        let id = request.headers().get("x-kudos-event-id")?.to_str().ok()?;
+        let is_new = lock(running).insert(id.to_owned());
+        is_new.then(|| Self(Arc::clone(running), id.to_owned()))
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock(running: &Running) -> MutexGuard<'_, HashSet<String>> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let id = self.1.clone();
-        self.lock().remove(&id);
+        lock(&self.0).remove(&self.1);
     }
 }
 

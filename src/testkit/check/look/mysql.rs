@@ -3,8 +3,14 @@ use sqlx::{MySql, Pool};
 use super::super::super::database::TestDatabase;
 use super::{Column, Look, MADE_TO_FAIL, TRIGGER, quoted, texts};
 
+/// What refers to a number that the database draws is one itself.
 const COLUMNS: &str = "SELECT CAST(c.table_name AS CHAR), CAST(c.column_name AS CHAR), \
-     CAST(c.data_type AS CHAR), CAST(c.extra LIKE '%auto_increment%' AS SIGNED) \
+     CAST(c.data_type AS CHAR), CAST(c.extra LIKE '%auto_increment%' OR EXISTS (\
+         SELECT 1 FROM information_schema.key_column_usage k JOIN information_schema.columns r \
+         ON r.table_schema = k.referenced_table_schema AND r.table_name = k.referenced_table_name \
+         AND r.column_name = k.referenced_column_name \
+         WHERE k.table_schema = c.table_schema AND k.table_name = c.table_name \
+         AND k.column_name = c.column_name AND r.extra LIKE '%auto_increment%') AS SIGNED) \
      FROM information_schema.columns c JOIN information_schema.tables t \
      ON t.table_schema = c.table_schema AND t.table_name = c.table_name \
      WHERE t.table_type = 'BASE TABLE' AND c.table_schema = DATABASE() \

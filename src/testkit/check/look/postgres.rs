@@ -3,8 +3,16 @@ use sqlx::{Pool, Postgres};
 use super::super::super::database::TestDatabase;
 use super::{Column, Look, MADE_TO_FAIL, TRIGGER, quoted, texts};
 
+/// What refers to a number that the database draws is one itself.
 const COLUMNS: &str = "SELECT c.table_schema::text, c.table_name::text, c.column_name::text, \
      c.is_identity = 'YES' OR COALESCE(c.column_default, '') LIKE 'nextval(%' \
+     OR EXISTS (SELECT 1 FROM pg_constraint f \
+         JOIN pg_attribute a ON a.attrelid = f.conrelid AND a.attnum = ANY (f.conkey) \
+         JOIN pg_attribute r ON r.attrelid = f.confrelid AND r.attnum = ANY (f.confkey) \
+         LEFT JOIN pg_attrdef d ON d.adrelid = r.attrelid AND d.adnum = r.attnum \
+         WHERE f.contype = 'f' AND a.attname = c.column_name \
+         AND f.conrelid = format('%I.%I', c.table_schema, c.table_name)::regclass \
+         AND (r.attidentity <> '' OR pg_get_expr(d.adbin, d.adrelid) LIKE 'nextval(%')) \
      FROM information_schema.columns c JOIN information_schema.tables t \
      ON t.table_schema = c.table_schema AND t.table_name = c.table_name \
      WHERE t.table_type = 'BASE TABLE' AND c.table_schema NOT IN ('pg_catalog', 'information_schema') \
