@@ -3,18 +3,17 @@ use sqlx::{MySql, Pool};
 use super::super::super::database::TestDatabase;
 use super::{Column, Look, MADE_TO_FAIL, TRIGGER, quoted, texts};
 
-/// What refers to a number that the database draws is one itself.
-const COLUMNS: &str = "SELECT CAST(c.table_name AS CHAR), CAST(c.column_name AS CHAR), \
-     CAST(c.data_type AS CHAR), CAST(c.extra LIKE '%auto_increment%' OR EXISTS (\
-         SELECT 1 FROM information_schema.key_column_usage k JOIN information_schema.columns r \
-         ON r.table_schema = k.referenced_table_schema AND r.table_name = k.referenced_table_name \
-         AND r.column_name = k.referenced_column_name \
-         WHERE k.table_schema = c.table_schema AND k.table_name = c.table_name \
-         AND k.column_name = c.column_name AND r.extra LIKE '%auto_increment%') AS SIGNED) \
-     FROM information_schema.columns c JOIN information_schema.tables t \
-     ON t.table_schema = c.table_schema AND t.table_name = c.table_name \
-     WHERE t.table_type = 'BASE TABLE' AND c.table_schema = DATABASE() \
-     ORDER BY c.table_name, c.ordinal_position";
+// Each of them names the database by itself, and joins nothing: only then the server looks into no other database.
+const COLUMNS: &str = "SELECT CAST(table_name AS CHAR), CAST(column_name AS CHAR), \
+     CAST(data_type AS CHAR), CAST(extra LIKE '%auto_increment%' AS SIGNED) \
+     FROM information_schema.columns WHERE table_schema = DATABASE() \
+     ORDER BY table_name, ordinal_position";
+const TABLES: &str = "SELECT CAST(table_name AS CHAR) FROM information_schema.tables \
+     WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE'";
+const REFERENCES: &str = "SELECT CAST(table_name AS CHAR), CAST(column_name AS CHAR), \
+     CAST(referenced_table_name AS CHAR), CAST(referenced_column_name AS CHAR) \
+     FROM information_schema.key_column_usage \
+     WHERE table_schema = DATABASE() AND referenced_table_name IS NOT NULL";
 const OPERATIONS: [&str; 3] = ["INSERT", "UPDATE", "DELETE"];
 
 impl Look for MySql {
@@ -23,26 +22,43 @@ impl Look for MySql {
     }
 
     async fn columns(pool: &Pool<Self>) -> Result<Vec<Column>, sqlx::Error> {
+        let tables: Vec<String> = sqlx::query_scalar(TABLES).fetch_all(pool).await?;
         let found: Vec<(String, String, String, i64)> =
             sqlx::query_as(COLUMNS).fetch_all(pool).await?;
-        let column = |(table, name, kind, drawn): (String, String, String, i64)| {
-            let quoted_name = quoted(&name, '`');
-            let is_binary = ["binary", "blob", "bit", "geometry"]
-                .iter()
-                .any(|binary| kind.to_ascii_lowercase().contains(binary));
-            Column {
-                from: quoted(&table, '`'),
-                text: if is_binary {
-                    format!("CAST(HEX({quoted_name}) AS CHAR)")
-                } else {
-                    format!("CAST({quoted_name} AS CHAR)")
-                },
-                drawn: drawn != 0,
-                table,
-                name,
-            }
+        let references: Vec<(String, String, String, String)> =
+            sqlx::query_as(REFERENCES).fetch_all(pool).await?;
+        let is_numbered = |table: &str, name: &str| {
+            let mut found = found.iter();
+            found.any(|(of, column, _, numbered)| of == table && column == name && *numbered != 0)
         };
-        Ok(found.into_iter().map(column).collect())
+        // What refers to a number that the database draws is one itself.
+        let refers = |table: &str, name: &str| {
+            let mut references = references.iter();
+            references.any(|(from, column, to, key)| {
+                from == table && column == name && is_numbered(to, key)
+            })
+        };
+        let columns = found
+            .iter()
+            .filter(|(table, ..)| tables.contains(table))
+            .map(|(table, name, kind, _)| {
+                let quoted_name = quoted(name, '`');
+                let is_binary = ["binary", "blob", "bit", "geometry"]
+                    .iter()
+                    .any(|binary| kind.to_ascii_lowercase().contains(binary));
+                Column {
+                    from: quoted(table, '`'),
+                    text: if is_binary {
+                        format!("CAST(HEX({quoted_name}) AS CHAR)")
+                    } else {
+                        format!("CAST({quoted_name} AS CHAR)")
+                    },
+                    drawn: is_numbered(table, name) || refers(table, name),
+                    table: table.clone(),
+                    name: name.clone(),
+                }
+            });
+        Ok(columns.collect())
     }
 
     async fn texts(
