@@ -33,12 +33,27 @@ pub(crate) enum Happened {
     Began(Origin),
     /// What the handler did.
     Ended(String),
+    /// The handler never took its transaction.
+    Untaken,
+    /// The handler answered with success, and its transaction was not what it was.
+    Lost(Loss),
     /// COMMIT succeeded.
     Committed,
     /// A test had the transaction rolled back instead.
     CommitRefused,
     /// How one way through the transaction ended.
     Settled(End, Outcome),
+}
+
+/// What became of a transaction in a handler's hands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// It is kept beyond the answer.
+    Kept,
+    /// A statement of it failed, and it can only be rolled back.
+    Aborted,
+    /// Ended by a statement of the handler's, or rolled back by the server.
+    Ended,
 }
 
 #[cfg(feature = "testkit")]

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::Extensions;
@@ -102,6 +103,7 @@ pub(crate) struct Lent<DB: Backend>(Arc<Cell<DB>>);
 
 struct Cell<DB: Backend> {
     slot: Mutex<Slot<DB>>,
+    taken: AtomicBool,
     sql: Arc<Sql>,
     clock: Arc<dyn Clock>,
 }
@@ -123,6 +125,7 @@ impl<DB: Backend> Lent<DB> {
     pub(crate) fn new(conn: PoolConnection<DB>, sql: Arc<Sql>, clock: Arc<dyn Clock>) -> Self {
         Self(Arc::new(Cell {
             slot: Mutex::new(Slot::Here(conn)),
+            taken: AtomicBool::new(false),
             sql,
             clock,
         }))
@@ -135,7 +138,10 @@ impl<DB: Backend> Lent<DB> {
     fn lend(&self) -> Option<PoolConnection<DB>> {
         let mut slot = self.0.lock();
         match std::mem::replace(&mut *slot, Slot::Out) {
-            Slot::Here(conn) => Some(conn),
+            Slot::Here(conn) => {
+                self.0.taken.store(true, Ordering::Relaxed);
+                Some(conn)
+            }
             other => {
                 *slot = other;
                 None
@@ -151,6 +157,11 @@ impl<DB: Backend> Lent<DB> {
             drop(slot);
             discard(conn);
         }
+    }
+
+    /// Whether anybody has taken it so far.
+    pub(crate) fn was_taken(&self) -> bool {
+        self.0.taken.load(Ordering::Relaxed)
     }
 
     /// Ends the lending: the connection if it is here, nothing if the handler kept it.

@@ -2,9 +2,9 @@
 
 use http::Response;
 
-use super::{BoxError, Entered, Job, Reply, Settled};
+use super::{BoxError, Entered, Job, Reply, Settled, Stop};
 use crate::event::Outcome;
-use crate::probe::Happened;
+use crate::probe::{Happened, Loss};
 use crate::store::Backend;
 
 impl<DB: Backend> Job<'_, DB> {
@@ -67,4 +67,18 @@ pub(super) fn ended<R>(
         Ok(Ok(Err(error))) => format!("failed: {error}"),
         Ok(Ok(Ok(response))) => format!("answers {}", response.status().as_u16()),
     })
+}
+
+/// PostgreSQL's word for a transaction that can only be rolled back.
+const ABORTED: &str = "25P02";
+
+/// What RELEASE said of a transaction whose handler had answered with success.
+pub(super) fn lost(released: &Result<(), Stop>) -> Happened {
+    let aborted = match released {
+        Err(Stop::Database(sqlx::Error::Database(error))) => {
+            error.code().as_deref() == Some(ABORTED)
+        }
+        _ => false,
+    };
+    Happened::Lost(if aborted { Loss::Aborted } else { Loss::Ended })
 }

@@ -16,7 +16,7 @@ use crate::event::{Delivery, Origin, Outcome, Verdict};
 use crate::fail::{at, point};
 use crate::kept::{Collect, Collected, Kept};
 use crate::park::Park;
-use crate::probe::Happened;
+use crate::probe::{Happened, Loss};
 use crate::queue::End;
 use crate::store::{Attempt, Backend, Fault, Reason, State};
 
@@ -61,6 +61,9 @@ impl<DB: Backend> Job<'_, DB> {
         self.saw(|| Happened::Began(self.origin));
         let answered = timeout_at(self.deadline, caught(|| handler.run(request))).await;
         self.saw(|| seen::ended(answered.as_ref().map_err(drop)));
+        if !lent.was_taken() {
+            self.saw(|| Happened::Untaken);
+        }
         let kept = !open.reclaim(&lent);
         let log = |what: &str| {
             tracing::warn!(
@@ -84,6 +87,7 @@ impl<DB: Backend> Job<'_, DB> {
             }
             Ok(Ok(_)) if kept => {
                 log("the handler kept its transaction beyond its answer");
+                self.saw(|| Happened::Lost(Loss::Kept));
                 return Said::Lost(Settled::handler_failed(LOST));
             }
             Ok(Ok(Err(error))) => {
@@ -186,7 +190,8 @@ impl<DB: Backend> Job<'_, DB> {
                 return Err(Stop::Database(error));
             }
             // Ended, aborted or rolled back under the handler, which answered as if nothing had happened.
-            _ => {
+            other => {
+                self.saw(|| seen::lost(&other));
                 tracing::warn!(
                     source = self.source.name(),
                     event_id = self.key().event_id,

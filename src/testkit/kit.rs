@@ -11,14 +11,13 @@ use http_body::Body;
 use tokio::time::Instant;
 use tower_service::Service;
 
+use super::app::App;
 use super::clock::VirtualClock;
 use super::database::{self, TestBackend};
 use super::log::Log;
 use super::network::Way;
 use super::producer::Producer;
-#[cfg(feature = "axum")]
-use super::receive::Routes;
-use super::receive::{AnyService, Boxed, Receive, Sent};
+use super::receive::{Boxed, Sent};
 use super::reply::Reply;
 use super::request::SignedRequest;
 use super::story::{Attempt, Story};
@@ -47,20 +46,15 @@ pub struct Kit<DB: TestBackend> {
 }
 
 struct Inner<DB: TestBackend> {
-    running: RwLock<Running<DB>>,
+    running: RwLock<App<DB>>,
     factory: Option<Factory<DB>>,
     clock: RwLock<Option<VirtualClock>>,
     settles_within: RwLock<Duration>,
     log: Log,
 }
 
-/// The app as it is now: another one after a restart.
-struct Running<DB: TestBackend> {
-    inbox: Inbox<DB>,
-    app: Arc<dyn Receive>,
-}
-
-type Factory<DB> = Box<dyn Fn() -> Boxed<'static, Running<DB>> + Send + Sync>;
+/// Makes the app, and makes it again after a restart.
+type Factory<DB> = Box<dyn Fn() -> Boxed<'static, App<DB>> + Send + Sync>;
 
 impl<DB: TestBackend> Clone for Kit<DB> {
     fn clone(&self) -> Self {
@@ -81,13 +75,7 @@ impl<DB: TestBackend> Kit<DB> {
     /// An axum router that this inbox is mounted on: the whole app, or as much of it as is to be tested.
     #[cfg(feature = "axum")]
     pub fn new(inbox: &Inbox<DB>, app: axum::Router) -> Self {
-        Self::of(
-            Running {
-                inbox: inbox.clone(),
-                app: Arc::new(Routes(app)),
-            },
-            None,
-        )
+        Self::of(App::new(inbox, app), None)
     }
 
     /// Any tower service that this inbox is a layer of.
@@ -101,13 +89,7 @@ impl<DB: TestBackend> Kit<DB> {
         R::Data: Send,
         R::Error: Into<BoxError>,
     {
-        Self::of(
-            Running {
-                inbox: inbox.clone(),
-                app: Arc::new(AnyService::new(service)),
-            },
-            None,
-        )
+        Self::of(App::for_service(inbox, service), None)
     }
 
     /// An app that can be restarted ([`Kit::restart`], [`Way::AfterRestart`]): `make` makes it over the same database each
@@ -117,20 +99,21 @@ impl<DB: TestBackend> Kit<DB> {
     where
         F: Future<Output = (Inbox<DB>, axum::Router)> + Send + 'static,
     {
-        let factory: Factory<DB> = Box::new(move || {
+        let made = move || -> Boxed<'static, App<DB>> {
             let made = make();
-            Box::pin(async move {
-                let (inbox, app) = made.await;
-                Running {
-                    inbox,
-                    app: Arc::new(Routes(app)),
-                }
-            })
-        });
+            Box::pin(async move { App::from(made.await) })
+        };
+        Self::remade(made).await
+    }
+
+    pub(super) async fn remade(
+        make: impl Fn() -> Boxed<'static, App<DB>> + Send + Sync + 'static,
+    ) -> Self {
+        let factory: Factory<DB> = Box::new(make);
         Self::of(factory().await, Some(factory))
     }
 
-    fn of(running: Running<DB>, factory: Option<Factory<DB>>) -> Self {
+    fn of(running: App<DB>, factory: Option<Factory<DB>>) -> Self {
         Self {
             inner: Arc::new(Inner {
                 running: RwLock::new(running),
@@ -245,6 +228,10 @@ impl<DB: TestBackend> Kit<DB> {
                 );
             }
         }
+    }
+
+    pub(super) fn log(&self) -> &Log {
+        &self.inner.log
     }
 
     /// Restarts the app: an orderly shutdown, and a new one over the same database.

@@ -1,6 +1,8 @@
 #![doc = include_str!("../../docs/testkit.md")]
 
+mod app;
 mod attempt;
+mod check;
 mod clock;
 mod database;
 mod elsewhere;
@@ -20,6 +22,8 @@ mod write;
 
 use std::sync::Arc;
 
+pub use self::app::App;
+pub use self::check::{Check, Checking, Finding, Report, Severity, check_idempotent};
 pub use self::clock::VirtualClock;
 pub use self::database::{TestBackend, TestDatabase};
 pub use self::event::Event;

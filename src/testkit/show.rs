@@ -6,7 +6,7 @@ use super::network::{Point, Way};
 use super::story::{Attempt, Story};
 use crate::event::Origin;
 use crate::operator::Letter;
-use crate::probe::{Happened, Record};
+use crate::probe::{Happened, Loss, Record};
 use crate::queue::End;
 
 impl fmt::Display for Story {
@@ -96,6 +96,14 @@ fn write_happened(f: &mut fmt::Formatter<'_>, happened: &Happened) -> fmt::Resul
             f.write_str("the handler is called in a reconciliation")
         }
         Happened::Ended(how) => write!(f, "the handler {how}"),
+        Happened::Untaken => f.write_str("and never took its transaction"),
+        Happened::Lost(Loss::Kept) => f.write_str("and keeps its transaction"),
+        Happened::Lost(Loss::Aborted) => {
+            f.write_str("a statement of its transaction had failed: it cannot be committed")
+        }
+        Happened::Lost(Loss::Ended) => {
+            f.write_str("its transaction was ended, or rolled back by the server, before that")
+        }
         Happened::Committed => f.write_str("committed"),
         Happened::CommitRefused => f.write_str("rolled back: the test refuses this commit"),
         Happened::Settled(end, outcome) => {

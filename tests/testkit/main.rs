@@ -1,6 +1,7 @@
 //! The test kit, as a team that tests its own handlers uses it.
 #![allow(clippy::print_stderr, reason = "what is left out is said there")]
 
+mod check;
 mod databases;
 mod networks;
 mod presets;

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Pool, SqlSafeStr as _};
 
+use super::check::Look;
 use crate::clock::Timestamp;
-use crate::store::Backend;
 
 /// What the names of all these databases begin with.
 const PREFIX: &str = "tower_inbox_kit_";
@@ -56,7 +56,7 @@ enum Place {
 }
 
 /// A back end on which the kit can make databases: each of the crate's. Nobody else can implement it.
-pub trait TestBackend: Backend {
+pub trait TestBackend: Look {
     /// Removes a database of this name from a server, whoever is connected to it.
     #[doc(hidden)]
     fn remove(server: &str, name: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
