@@ -297,7 +297,7 @@ async fn a_dead_letter_gives_its_place_to_an_id_that_is_refused_too<D: TestDb>(d
     world.pool_is_whole().await;
 }
 
-/// The same for "not yet".
+/// §4.3: the same for "not yet".
 async fn a_dead_letter_gives_its_place_to_an_id_that_is_put_off_too<D: TestDb>(db: D) {
     let mended = Arc::new(AtomicBool::new(false));
     let is_mended = Arc::clone(&mended);

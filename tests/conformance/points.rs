@@ -92,7 +92,7 @@ fn first_statement(body: &str) -> Option<usize> {
     .min()
 }
 
-/// Every function with a statement in it passes the point of its name before the first one, or is called behind one.
+/// §9: every function with a statement in it passes the point of its name before the first one, or is called behind one.
 #[test]
 fn every_statement_has_a_fail_point_of_its_own() {
     let sources = sources();
@@ -125,7 +125,7 @@ fn every_statement_has_a_fail_point_of_its_own() {
     );
 }
 
-/// What runs a statement without knowing the fail points is called right behind one.
+/// §9: what runs a statement without knowing the fail points is called right behind one.
 #[test]
 fn what_has_no_fail_point_inside_is_called_behind_one() {
     let mut calls = BTreeSet::new();
@@ -221,7 +221,7 @@ fn the_one_commit_is_between_two_fail_points() {
     assert!(order.map(place).is_sorted(), "{order:?}");
 }
 
-/// The list of all fail points says what is in the sources, each once.
+/// §9: the list of all fail points says what is in the sources, each once.
 #[test]
 fn the_list_of_fail_points_is_complete_and_without_duplicates() {
     let sources = sources();

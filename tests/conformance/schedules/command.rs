@@ -267,8 +267,8 @@ fn command() -> impl Strategy<Value = Command> {
             Command::Crash { event, after, again }
         }),
         2 => Just(Command::Restart),
-        3 => Just(Command::Rotate),
-        3 => Just(Command::Revoke),
+        5 => Just(Command::Rotate),
+        6 => Just(Command::Revoke),
         7 => (stream(), -1..=2i8, prop::bool::weighted(0.15)).prop_map(|(stream, ahead, stale)| {
             Command::Skip { stream, ahead, stale }
         }),

@@ -65,7 +65,7 @@ walks! {
     group: group;
 }
 
-/// Every point is walked in a scene, or there is a reason why it is not.
+/// §9: every point is walked in a scene, or there is a reason why it is not.
 #[test]
 fn every_fail_point_is_walked_or_has_a_reason() {
     let scenes = all::<crate::db::sqlite::SqliteFile>();
@@ -79,6 +79,7 @@ fn every_fail_point_is_walked_or_has_a_reason() {
     assert_eq!(known, every);
 }
 
+/// §9: kill -9 at a fail point.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "only as a process that a walk starts, and a fail point ends"]
 async fn the_process_of_a_crash() {

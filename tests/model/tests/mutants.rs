@@ -38,7 +38,7 @@ fn caught_by(mutation: Mutation) -> (Scenario, &'static str) {
     }
 }
 
-/// §2, §4.1, §4.2, §5.1, §5.4, §5.7: what each part of the protocol is for.
+/// §4.1, §4.2, §5.1, §5.4, §5.7: what each part of the protocol is for.
 #[test]
 fn every_mutant_breaks_the_rule_that_is_there_for_it() {
     for mutation in Mutation::ALL {

@@ -9,7 +9,7 @@ use stateright::{Checker, Model};
 use tower_inbox_model::scenarios::{SHORT, SMALL_STREAM};
 use tower_inbox_model::{Protocol, Situations};
 
-/// §2, §4.1, §4.2, §4.4, §4.13, §5.1, §5.3, §5.4, §5.7, §5.9
+/// §4.1, §4.2, §4.4, §4.13, §5.1, §5.3, §5.4, §5.7, §5.9
 #[test]
 fn every_rule_holds_in_every_state_that_can_be_reached() {
     for (name, bounds) in kit::scenarios() {
