@@ -79,7 +79,7 @@ fn odd(database: &str) -> &'static str {
     }
 }
 
-/// §4.1, §5: with columns that are something else in each run.
+/// §4.1, §5.1: with columns that are something else in each run.
 async fn a_good_app_has_no_finding<D: On>(db: TestDatabase<D>) {
     let [numbered, drawn, entered, noted] = numbering(D::LISTED_AS);
     let tables = format!(
