@@ -42,10 +42,10 @@ const WAKE_AGAIN: u32 = 40;
 ///
 /// It takes one event id for one event: sources that have the same ids get a kit each.
 pub struct Kit<DB: TestBackend> {
-    inner: Arc<Inner<DB>>,
+    pub(super) inner: Arc<Inner<DB>>,
 }
 
-struct Inner<DB: TestBackend> {
+pub(super) struct Inner<DB: TestBackend> {
     running: RwLock<App<DB>>,
     factory: Option<Factory<DB>>,
     clock: RwLock<Option<VirtualClock>>,
@@ -257,6 +257,8 @@ pub(super) trait Ground: Send + Sync {
     fn is_here(&self) -> bool;
     fn story<'a>(&'a self, name: &'a str) -> Boxed<'a, Story>;
     fn settled(&self, caller: &'static Location<'static>) -> Boxed<'_, ()>;
+    /// Lets virtual time pass until then, with all that is due before that.
+    fn passed(&self, until: Timestamp, caller: &'static Location<'static>) -> Boxed<'_, ()>;
     fn restarted(&self) -> Boxed<'_, ()>;
 
     fn now(&self) -> Timestamp {
@@ -306,13 +308,21 @@ impl<DB: TestBackend> Ground for Inner<DB> {
         Box::pin(self.settle(caller))
     }
 
+    fn passed(&self, until: Timestamp, caller: &'static Location<'static>) -> Boxed<'_, ()> {
+        Box::pin(async move {
+            if let Some(clock) = self.movable() {
+                self.pass(&clock, until, caller).await;
+            }
+        })
+    }
+
     fn restarted(&self) -> Boxed<'_, ()> {
         Box::pin(self.restart_now())
     }
 }
 
 impl<DB: TestBackend> Inner<DB> {
-    fn inbox(&self) -> Inbox<DB> {
+    pub(super) fn inbox(&self) -> Inbox<DB> {
         let running = self.running.read().unwrap_or_else(PoisonError::into_inner);
         running.inbox.clone()
     }
@@ -325,7 +335,7 @@ impl<DB: TestBackend> Inner<DB> {
         Some(found.letter)
     }
 
-    async fn settle(&self, caller: &'static Location<'static>) {
+    pub(super) async fn settle(&self, caller: &'static Location<'static>) {
         let limit = self.settles_within.read();
         let limit = *limit.unwrap_or_else(PoisonError::into_inner);
         let until = Instant::now() + limit;

@@ -4,6 +4,7 @@
 mod check;
 mod databases;
 mod networks;
+mod passing;
 mod presets;
 mod producers;
 mod stories;
