@@ -174,7 +174,11 @@ macro_rules! statements_of_work {
                 .persistent(sql.named)
                 .bind(now.as_micros())
                 .bind(now.as_micros())
-                .bind(i64::try_from(window.as_micros()).unwrap_or(LONGEST).min(LONGEST))
+                .bind(
+                    i64::try_from(window.as_micros())
+                        .unwrap_or(LONGEST)
+                        .min(LONGEST),
+                )
                 .bind(source)
                 .bind(now.minus(window).as_micros())
                 .fetch_one(conn)
