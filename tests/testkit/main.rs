@@ -3,6 +3,7 @@
 
 mod check;
 mod databases;
+mod doubts;
 mod networks;
 mod passing;
 mod presets;
