@@ -244,13 +244,21 @@ impl Story {
         self
     }
 
-    /// Demands that the last answer is a 401, and that the database was told nothing.
+    /// Demands that the last answer is a 401 of the inbox's own, and that the database was told nothing of that delivery:
+    /// its signature was not verified, and nothing else comes before that. Of a receiver elsewhere only the answer is known.
     ///
     /// # Panics
     /// If not, with the story.
     #[track_caller]
     pub fn assert_unauthorized(&self) -> &Self {
-        self.assert_answered(401, "rejected")
+        self.assert_answered(401, "rejected");
+        let is_attempt = |record: &Record| matches!(record.happened, Happened::Attempted(_));
+        let from = self.journal.iter().rposition(is_attempt).unwrap_or(0);
+        let verified = |record: &Record| matches!(record.happened, Happened::Verified(_));
+        if self.journal[from..].iter().any(verified) {
+            self.fails("answered 401, but behind the inbox: its signature was verified");
+        }
+        self
     }
 
     /// Demands that it ended like this for its producer.

@@ -137,3 +137,19 @@ async fn a_commit_that_nobody_heard_of_is_told_as_such() {
         kit.assert_effects("SELECT COUNT(*) FROM ledger", 1).await;
     }
 }
+
+/// A 401 of the handler's is a verdict on an event whose signature was verified.
+#[tokio::test]
+async fn a_401_of_the_handler_s_is_no_refusal_of_the_inbox_s() {
+    let db = testkit::sqlite().await;
+    let kit = executing(&db, &[], StatusCode::UNAUTHORIZED).await;
+    kit.send(deliver().tampered()).await.assert_unauthorized();
+    let story = kit.send(deliver()).await;
+    story.assert_answered(401, "rejected");
+    let said = panics(async move { drop(story.assert_unauthorized().clone()) }).await;
+    assert!(
+        said.contains("behind the inbox: its signature was verified"),
+        "{said}"
+    );
+    kit.send(deliver().tampered()).await.assert_unauthorized();
+}
