@@ -99,6 +99,7 @@ const POINTS: &[&str] = &[
     "store.due_streams",
     "store.due_head",
     "store.due_events",
+    "store.next_due",
     "store.due_event",
     "store.audit",
     "store.purge_fences",

@@ -39,6 +39,8 @@ pub(crate) enum Happened {
     Lost(Loss),
     /// COMMIT succeeded.
     Committed,
+    /// COMMIT was sent, and nobody knows what came of it.
+    InDoubt,
     /// A test had the transaction rolled back instead.
     CommitRefused,
     /// How one way through the transaction ended.

@@ -11,6 +11,8 @@ pub(crate) struct Tracker(Arc<watch::Sender<Running>>);
 #[derive(Default)]
 struct Running {
     count: usize,
+    /// How many have ever entered.
+    entered: u64,
     closed: bool,
 }
 
@@ -27,6 +29,7 @@ impl Tracker {
         self.0.send_if_modified(|running| {
             entered = !running.closed;
             running.count += usize::from(entered);
+            running.entered += u64::from(entered);
             false
         });
         entered.then(|| Tracked(Arc::clone(&self.0)))
@@ -36,10 +39,11 @@ impl Tracker {
         self.0.send_modify(|running| running.closed = true);
     }
 
-    /// Whether nothing is running.
+    /// If nothing is running: how many have ever entered. The same number twice says that nothing has run in between.
     #[cfg(feature = "testkit")]
-    pub(crate) fn is_idle(&self) -> bool {
-        self.0.borrow().count == 0
+    pub(crate) fn quiet(&self) -> Option<u64> {
+        let running = self.0.borrow();
+        (running.count == 0).then_some(running.entered)
     }
 
     /// Waits until nothing is running.
@@ -84,5 +88,20 @@ mod tests {
         assert!(!idle.is_finished());
         drop(one);
         idle.await.expect("idle");
+    }
+
+    /// (settled)
+    #[cfg(feature = "testkit")]
+    #[test]
+    fn whoever_came_and_went_between_two_looks_is_seen() {
+        let tracker = Tracker::default();
+        let before = tracker.quiet();
+        assert!(before.is_some());
+        assert_eq!(tracker.quiet(), before);
+        let one = tracker.enter().expect("open");
+        assert_eq!(tracker.quiet(), None);
+        drop(one);
+        assert!(tracker.quiet().is_some());
+        assert_ne!(tracker.quiet(), before);
     }
 }

@@ -5,13 +5,24 @@ use http::Response;
 use super::{BoxError, Entered, Job, Reply, Settled, Stop};
 use crate::event::Outcome;
 use crate::probe::{Happened, Loss};
-use crate::store::Backend;
+use crate::store::{Backend, Fault};
 
 impl<DB: Backend> Job<'_, DB> {
     /// Tells the event's probe, if it has one. Nothing without the feature `testkit`.
     #[inline]
     pub(super) fn saw(&self, happened: impl FnOnce() -> Happened) {
         self.shared.probes.saw(self.key(), happened);
+    }
+
+    /// Of a COMMIT that has failed: only a transaction that is to be tried again is known to be undone.
+    pub(super) fn doubts(&self, failed: &Stop) {
+        let is_undone = match failed {
+            Stop::Database(error) => DB::fault(error) == Fault::Transient,
+            _ => false,
+        };
+        if !is_undone {
+            self.saw(|| Happened::InDoubt);
+        }
     }
 }
 

@@ -224,7 +224,10 @@ impl<DB: Backend> Job<'_, DB> {
                     "the database refused the commit of the handler's transaction",
                 ));
             }
-            Err(other) => return Err(other),
+            Err(other) => {
+                self.doubts(&other);
+                return Err(other);
+            }
         }
         self.saw(|| Happened::Committed);
         self.shared.fail.reached(at::COMMITTED).await?;
@@ -301,7 +304,10 @@ impl<DB: Backend> Job<'_, DB> {
         match rolled_back {
             Ok(()) if DB::depth(open.conn()) == 1 => Ok(None),
             Err(Stop::Budget) => Err(Stop::Budget),
-            _ => Ok(Some(Settled::handler_failed(LOST))),
+            other => {
+                self.saw(|| seen::lost(&other));
+                Ok(Some(Settled::handler_failed(LOST)))
+            }
         }
     }
 

@@ -1,9 +1,11 @@
 //! What is due now, looked for by the test kit, which waits until it is done.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::worker::{self, Work};
 use super::{in_time, upkeep};
+use crate::clock::Timestamp;
 use crate::shared::Shared;
 use crate::store::{Backend, Key, Reason, Stream};
 
@@ -39,6 +41,31 @@ pub(crate) async fn due<DB: Backend>(
         }
     }
     Ok(due)
+}
+
+/// The first instant after `now` at which time alone gives the worker something to do.
+pub(crate) async fn next<DB: Backend>(
+    shared: &Arc<Shared<DB>>,
+    now: Timestamp,
+) -> Result<Option<Timestamp>, sqlx::Error> {
+    let sources = upkeep::every_source(shared);
+    in_time(async {
+        let mut conn = shared.acquire_statements().await?;
+        let looked = async {
+            let sql = &shared.sql;
+            // Of no source: what waits does so for sources too that nobody knows here.
+            let mut next = DB::next_due(&mut conn, sql, now, "", Duration::ZERO).await?;
+            for source in &sources {
+                let (name, window) = (source.name(), source.recovery_window());
+                let of_source = DB::next_due(&mut conn, sql, now, name, window).await?;
+                next = next.into_iter().chain(of_source).min();
+            }
+            Ok(next)
+        };
+        let looked = looked.await;
+        conn.done(looked).await
+    })
+    .await
 }
 
 async fn look<DB: Backend>(shared: &Arc<Shared<DB>>) -> Result<Vec<(Work, String)>, sqlx::Error> {

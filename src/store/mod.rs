@@ -371,6 +371,17 @@ pub trait Backend: Database + sealed::Sealed {
         now: Timestamp,
         limit: i64,
     ) -> impl Future<Output = Result<Vec<(String, String)>>> + Send;
+    /// The first instant after `now` at which time alone gives a worker something to do, for the test kit: of any source,
+    /// and for `source` the end of its recovery window too.
+    #[cfg(feature = "testkit")]
+    #[doc(hidden)]
+    fn next_due(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        now: Timestamp,
+        source: &str,
+        window: Duration,
+    ) -> impl Future<Output = Result<Option<Timestamp>>> + Send;
     #[doc(hidden)]
     fn due_event(
         conn: &mut Self::Connection,

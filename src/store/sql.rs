@@ -275,6 +275,16 @@ statements! {
                     AND h.generation = c.generation AND h.sequence = c.next_sequence AND h.reason IS NULL
                 WHERE c.source = p.source AND c.correlation_id = p.correlation_id)
         ORDER BY p.event_id LIMIT ?";
+    // The first instant after now at which time alone gives a worker something to do: a wait is over, a start has settled,
+    // the window of a gap ends. Of all sources but for the last one, whose window is the source's own.
+    #[cfg_attr(not(feature = "testkit"), allow(dead_code, reason = "for the test kit's clock"))]
+    next_due = "SELECT CAST(MIN(due_at) AS {bigint}) FROM (
+            SELECT MIN(not_before) AS due_at FROM {p}pending
+                WHERE (reason IS NULL OR reason = 1) AND not_before > ?
+            UNION ALL SELECT MIN(settles_at) FROM {p}cursor WHERE settles_at > ?
+            UNION ALL SELECT MIN(parked_at) + ? FROM {p}pending
+                WHERE source = ? AND parked_at > ? AND reason IS NULL AND sequence IS NOT NULL AND out_of_order = 0
+        ) AS instants";
     stream_is_used = "SELECT 1 FROM {p}pending WHERE source = ? AND correlation_id = ? LIMIT 1";
     pending_of_stream = "SELECT COUNT(*), CAST(COALESCE(SUM(bytes), 0) AS {bigint}) FROM {p}pending
         WHERE source = ? AND correlation_id = ?";

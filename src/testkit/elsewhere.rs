@@ -11,7 +11,7 @@ use super::log::Log;
 use super::receive::{Boxed, Sent};
 use super::reply::Reply;
 use super::story::Story;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::probe::Probe;
 
 #[derive(Default)]
@@ -45,6 +45,10 @@ impl Ground for Elsewhere {
     }
 
     fn settled(&self, _: &'static Location<'static>) -> Boxed<'_, ()> {
+        Box::pin(async {})
+    }
+
+    fn passed(&self, _: Timestamp, _: &'static Location<'static>) -> Boxed<'_, ()> {
         Box::pin(async {})
     }
 

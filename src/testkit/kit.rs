@@ -42,10 +42,10 @@ const WAKE_AGAIN: u32 = 40;
 ///
 /// It takes one event id for one event: sources that have the same ids get a kit each.
 pub struct Kit<DB: TestBackend> {
-    inner: Arc<Inner<DB>>,
+    pub(super) inner: Arc<Inner<DB>>,
 }
 
-struct Inner<DB: TestBackend> {
+pub(super) struct Inner<DB: TestBackend> {
     running: RwLock<App<DB>>,
     factory: Option<Factory<DB>>,
     clock: RwLock<Option<VirtualClock>>,
@@ -196,7 +196,8 @@ impl<DB: TestBackend> Kit<DB> {
     }
 
     /// Waits until nothing that is due is left: no delivery runs any more, and the worker has done all that it can do now
-    /// (by the inbox's clock). What waits for a gap, or for the end of a backoff, is not due.
+    /// (by the inbox's clock). What waits for a gap, or for the end of a backoff, is not due; and what is older than its
+    /// retention is forgotten in real time only, unless the test calls [`Inbox::purge`].
     ///
     /// # Panics
     /// If that is not so within 10 s, or what [`Kit::settles_within`] says, with what is still due.
@@ -257,6 +258,8 @@ pub(super) trait Ground: Send + Sync {
     fn is_here(&self) -> bool;
     fn story<'a>(&'a self, name: &'a str) -> Boxed<'a, Story>;
     fn settled(&self, caller: &'static Location<'static>) -> Boxed<'_, ()>;
+    /// Lets virtual time pass until then, with all that is due before that.
+    fn passed(&self, until: Timestamp, caller: &'static Location<'static>) -> Boxed<'_, ()>;
     fn restarted(&self) -> Boxed<'_, ()>;
 
     fn now(&self) -> Timestamp {
@@ -306,13 +309,21 @@ impl<DB: TestBackend> Ground for Inner<DB> {
         Box::pin(self.settle(caller))
     }
 
+    fn passed(&self, until: Timestamp, caller: &'static Location<'static>) -> Boxed<'_, ()> {
+        Box::pin(async move {
+            if let Some(clock) = self.movable() {
+                self.pass(&clock, until, caller).await;
+            }
+        })
+    }
+
     fn restarted(&self) -> Boxed<'_, ()> {
         Box::pin(self.restart_now())
     }
 }
 
 impl<DB: TestBackend> Inner<DB> {
-    fn inbox(&self) -> Inbox<DB> {
+    pub(super) fn inbox(&self) -> Inbox<DB> {
         let running = self.running.read().unwrap_or_else(PoisonError::into_inner);
         running.inbox.clone()
     }
@@ -325,22 +336,29 @@ impl<DB: TestBackend> Inner<DB> {
         Some(found.letter)
     }
 
-    async fn settle(&self, caller: &'static Location<'static>) {
+    pub(super) async fn settle(&self, caller: &'static Location<'static>) {
         let limit = self.settles_within.read();
         let limit = *limit.unwrap_or_else(PoisonError::into_inner);
         let until = Instant::now() + limit;
         let shared = self.inbox().shared;
         let mut looks = 0;
         let due = loop {
-            let idle = tokio::time::timeout_at(until, shared.tracker.idle()).await;
+            let _ = tokio::time::timeout_at(until, shared.tracker.idle()).await;
+            let quiet = shared.tracker.quiet();
             let looked = async {
-                if looks % WAKE_AGAIN == 0 {
-                    due::sweep(&shared).await?;
+                let due = due::due(&shared, looks % WAKE_AGAIN == 0).await?;
+                if !due.is_empty() {
+                    return Ok(due);
                 }
-                due::due(&shared, looks % WAKE_AGAIN == 0).await
+                // What has just been done may have left something to time alone: its successors' windows are over.
+                due::sweep(&shared).await?;
+                due::due(&shared, false).await
             };
             let due = match looked.await {
-                Ok(due) if due.is_empty() && idle.is_ok() && shared.tracker.is_idle() => return,
+                // Whatever ran during the look may have made something due behind it.
+                Ok(due) if due.is_empty() && quiet.is_some() && shared.tracker.quiet() == quiet => {
+                    return;
+                }
                 Ok(due) => due,
                 Err(error) => vec![format!("the database cannot be asked: {error}")],
             };

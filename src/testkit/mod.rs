@@ -10,6 +10,7 @@ mod event;
 mod kit;
 mod log;
 mod network;
+mod pass;
 mod producer;
 mod receive;
 mod reply;

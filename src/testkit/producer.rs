@@ -31,8 +31,8 @@ use crate::preset::{Preset, Reaction};
 /// well, try again after 30 s, doubling up to 1 h, ± 20 %, for as long as [`Preset::retry_span`] says, and react to codes
 /// as [`Preset::answers`] says.
 ///
-/// Time is virtual where the kit has a [`VirtualClock`](super::VirtualClock): it is moved from attempt to attempt, and
-/// before each move the worker gets to do all that is due. Without one, pauses take no time at all, and no clock is moved.
+/// Time is virtual where the kit has a [`VirtualClock`](super::VirtualClock): it is moved from attempt to attempt, and on
+/// the way to each instant at which the worker has something to do, which it then does. Without one, pauses take no time at all, and no clock is moved.
 /// [Over a socket](Producer::over), they are real time.
 ///
 /// Cheap to clone: clones are handles of the same producer.
@@ -281,10 +281,8 @@ impl Producer {
             return;
         }
         run.elapsed = at;
-        if let Some(clock) = self.ground.movable() {
-            // A pause is long enough for whatever is due.
-            self.ground.settled(caller).await;
-            clock.advance_to(run.start.plus(at));
+        if self.ground.movable().is_some() {
+            self.ground.passed(run.start.plus(at), caller).await;
             return;
         }
         let scale = {

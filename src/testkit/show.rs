@@ -26,7 +26,7 @@ impl fmt::Display for Story {
             .journal
             .first()
             .map_or_else(Default::default, |first| first.at);
-        let mut last = None;
+        let (mut last, mut doubt) = (None, None);
         for Record { at, happened } in &self.journal {
             let since = at.since(start);
             if last == Some(since) {
@@ -37,8 +37,12 @@ impl fmt::Display for Story {
             last = Some(since);
             match happened {
                 Happened::Attempted(index) => write_attempt(f, &self.attempts[*index])?,
+                Happened::Settled(End::Failed, outcome) if let Some(doubt) = doubt.take() => {
+                    write!(f, "  {doubt}: {}", outcome.as_str())?;
+                }
                 happened => write_happened(f, happened)?,
             }
+            doubt = doubt_after(happened).or(doubt);
             writeln!(f)?;
         }
         if let Some(verdict) = self.verdict {
@@ -48,6 +52,17 @@ impl fmt::Display for Story {
             Some(letter) => write!(f, "in the database: {}", Stored(letter)),
             None => f.write_str("the database does not know it"),
         }
+    }
+}
+
+/// What nobody can say of the handler's work from there on.
+fn doubt_after(happened: &Happened) -> Option<&'static str> {
+    match happened {
+        Happened::Lost(Loss::Ended) => {
+            Some("the transaction had ended: what it wrote may be committed")
+        }
+        Happened::InDoubt => Some("nobody knows whether it is committed"),
+        _ => None,
     }
 }
 
@@ -105,6 +120,7 @@ fn write_happened(f: &mut fmt::Formatter<'_>, happened: &Happened) -> fmt::Resul
             f.write_str("its transaction was ended, or rolled back by the server, before that")
         }
         Happened::Committed => f.write_str("committed"),
+        Happened::InDoubt => f.write_str("nobody knows what came of the commit"),
         Happened::CommitRefused => f.write_str("rolled back: the test refuses this commit"),
         Happened::Settled(end, outcome) => {
             let word = outcome.as_str();

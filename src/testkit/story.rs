@@ -7,7 +7,7 @@ use super::reply::Reply;
 use super::schedule::Verdict;
 use crate::clock::Timestamp;
 use crate::operator::{Letter, Reason, State};
-use crate::probe::{Happened, Record};
+use crate::probe::{Happened, Loss, Record};
 
 /// One attempt to deliver an event.
 #[derive(Clone, Debug)]
@@ -115,20 +115,47 @@ impl Story {
         self.journal.iter().filter(began).count()
     }
 
-    /// How often its handler's work was committed.
+    /// How often its handler's work was committed. If no commit of the inbox's was seen to succeed, and the database has it
+    /// as applied all the same after a run of its handler, then that is once: nobody heard what came of the commit, or the
+    /// handler made one of its own.
     pub fn times_applied(&self) -> usize {
-        let committed = |record: &&Record| matches!(record.happened, Happened::Committed);
-        self.journal.iter().filter(committed).count()
+        match self.commits() {
+            0 if self.runs() > 0 && self.state() == Some(State::Applied) => 1,
+            commits => commits,
+        }
     }
 
-    /// Demands that its handler's work was committed exactly once, and that the database says so.
+    fn commits(&self) -> usize {
+        self.count(&Happened::Committed)
+    }
+
+    fn count(&self, what: &Happened) -> usize {
+        let is_it = |record: &&Record| record.happened == *what;
+        self.journal.iter().filter(is_it).count()
+    }
+
+    /// Whether its handler has had a transaction that was not there any more when the inbox came to it.
+    fn escaped(&self) -> bool {
+        self.count(&Happened::Lost(Loss::Ended)) > 0
+    }
+
+    /// Demands that its handler's work was committed exactly once, by the inbox, and that the database says so.
     ///
     /// # Panics
     /// If not, with the story.
     #[track_caller]
     pub fn assert_applied_once(&self) -> &Self {
-        match (self.times_applied(), self.state()) {
+        let in_doubt = self.count(&Happened::InDoubt) > 0;
+        match (self.commits(), self.state()) {
             (1, Some(State::Applied)) => self,
+            // The event's row is in the same transaction.
+            (0, Some(State::Applied)) if in_doubt && !self.escaped() => self,
+            (0, Some(State::Applied)) if self.runs() > 0 => {
+                self.fails("committed, and not by the inbox: its handler ended the transaction")
+            }
+            (0, _) if self.escaped() => self.fails(
+                "not applied by the inbox; but its transaction had ended: what it wrote may be committed",
+            ),
             (1, state) => self.fails(format_args!(
                 "committed once, but in the database: {state:?}"
             )),
@@ -139,11 +166,17 @@ impl Story {
     /// Demands that nothing of its handler's work was committed.
     ///
     /// # Panics
-    /// If not, with the story.
+    /// If not, or if nobody can say that, since the handler's transaction had ended before the inbox could roll it back;
+    /// with the story.
     #[track_caller]
     pub fn assert_not_applied(&self) -> &Self {
         match (self.times_applied(), self.state()) {
-            (0, state) if state != Some(State::Applied) => self,
+            (0, state) if state != Some(State::Applied) => {
+                if self.escaped() {
+                    self.fails("its transaction had ended: what it wrote may be committed");
+                }
+                self
+            }
             _ => self.fails("applied, and it should not be"),
         }
     }
@@ -211,13 +244,21 @@ impl Story {
         self
     }
 
-    /// Demands that the last answer is a 401, and that the database was told nothing.
+    /// Demands that the last answer is a 401 of the inbox's own, and that the database was told nothing of that delivery:
+    /// its signature was not verified, and nothing else comes before that. Of a receiver elsewhere only the answer is known.
     ///
     /// # Panics
     /// If not, with the story.
     #[track_caller]
     pub fn assert_unauthorized(&self) -> &Self {
-        self.assert_answered(401, "rejected")
+        self.assert_answered(401, "rejected");
+        let is_attempt = |record: &Record| matches!(record.happened, Happened::Attempted(_));
+        let from = self.journal.iter().rposition(is_attempt).unwrap_or(0);
+        let verified = |record: &Record| matches!(record.happened, Happened::Verified(_));
+        if self.journal[from..].iter().any(verified) {
+            self.fails("answered 401, but behind the inbox: its signature was verified");
+        }
+        self
     }
 
     /// Demands that it ended like this for its producer.

@@ -91,7 +91,7 @@ mod on_servers {
             let server = crate::support::server("TEST_POSTGRES_URL").expect("a server");
             let server = format!("{server}?application_name=left_over");
             let mut conn = sqlx::PgConnection::connect(&server).await.expect("it");
-            let (old, young) = (hours_ago(2), hours_ago(0));
+            let (old, young) = (hours_ago(25), hours_ago(23));
             for name in [&old, &young] {
                 let create = format!("CREATE DATABASE {name}");
                 let made = sqlx::raw_sql(sqlx::AssertSqlSafe(create)).execute(&mut conn);
@@ -120,7 +120,7 @@ mod on_servers {
             let server = crate::support::server("TEST_MYSQL_URL").expect("a server");
             let server = format!("{server}?charset=utf8mb4");
             let mut conn = sqlx::MySqlConnection::connect(&server).await.expect("it");
-            let (old, young) = (hours_ago(2), hours_ago(0));
+            let (old, young) = (hours_ago(25), hours_ago(23));
             for name in [&old, &young] {
                 let create = format!("CREATE DATABASE {name}");
                 let made = sqlx::raw_sql(sqlx::AssertSqlSafe(create)).execute(&mut conn);

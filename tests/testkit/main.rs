@@ -3,7 +3,9 @@
 
 mod check;
 mod databases;
+mod doubts;
 mod networks;
+mod passing;
 mod presets;
 mod producers;
 mod stories;

@@ -159,6 +159,34 @@ macro_rules! statements_of_work {
             Ok(rows.iter().map(|row| page_key(row)).collect())
         }
 
+        #[cfg(feature = "testkit")]
+        async fn next_due(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            now: Timestamp,
+            source: &str,
+            window: Duration,
+        ) -> Result<Option<Timestamp>> {
+            // Added to any time of now it is a number still.
+            const LONGEST: i64 = i64::MAX / 2;
+            $crate::fail::point!(sql, "store.next_due");
+            let row = sqlx::query(sql.next_due.clone())
+                .persistent(sql.named)
+                .bind(now.as_micros())
+                .bind(now.as_micros())
+                .bind(
+                    i64::try_from(window.as_micros())
+                        .unwrap_or(LONGEST)
+                        .min(LONGEST),
+                )
+                .bind(source)
+                .bind(now.minus(window).as_micros())
+                .fetch_one(conn)
+                .await?;
+            let micros: Option<i64> = row.try_get(0)?;
+            Ok(micros.map(Timestamp::from_micros))
+        }
+
         async fn due_event(
             conn: &mut Self::Connection,
             sql: &Sql,

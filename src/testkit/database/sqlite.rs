@@ -83,9 +83,9 @@ mod tests {
     use crate::clock::Timestamp;
 
     #[test]
-    fn what_is_older_than_an_hour_is_removed_and_nothing_else() {
+    fn what_is_older_than_a_day_is_removed_and_nothing_else() {
         let temporary = std::env::temp_dir().join(fresh_name());
-        let old = Timestamp::now().as_secs() - 3_700;
+        let old = Timestamp::now().as_secs() - 24 * 3_600 - 60;
         let names = [
             (format!("{}{old:x}_0123", super::super::PREFIX), false),
             (fresh_name(), true),
