@@ -206,10 +206,12 @@ impl<DB: TestBackend> Kit<DB> {
         async move { inner.settle(caller).await }
     }
 
-    /// Demands that a query finds this number in the app's database: a count of rows, or a sum.
+    /// Demands that a query finds this number in the app's database, a count of rows or a sum, as soon as nothing that is
+    /// due is left ([`Kit::settled`]): what was parked and can be applied by now has been. Without waiting for that:
+    /// [`TestDatabase::number`](super::TestDatabase::number).
     ///
     /// # Panics
-    /// If not, with the stories of all events.
+    /// If not, with the stories of all events; as [`Kit::settled`]; or if what the query finds is not one whole number.
     #[track_caller]
     pub fn assert_effects(
         &self,
@@ -218,7 +220,8 @@ impl<DB: TestBackend> Kit<DB> {
     ) -> impl Future<Output = ()> + Send + use<DB> {
         let (kit, sql, caller) = (self.clone(), sql.to_owned(), Location::caller());
         async move {
-            let found = database::number(&kit.inbox().shared.pool, &sql).await;
+            kit.inner.settle(caller).await;
+            let found = database::number(&kit.inbox().shared.pool, &sql, caller).await;
             if found != expected {
                 let stories = kit.stories().await.into_iter();
                 let stories: Vec<_> = stories.map(|story| story.to_string()).collect();

@@ -40,7 +40,7 @@ use crate::preset::Preset;
 /// A SQLite database of one test: a file in a directory of its own, as in production (several connections, one writer).
 ///
 /// # Panics
-/// If there is no place for temporary files.
+/// If there is no place for temporary files, or tokio's clock is paused: a [`VirtualClock`] is the one that a test moves.
 #[cfg(feature = "sqlite")]
 pub async fn sqlite() -> TestDatabase<sqlx::Sqlite> {
     TestDatabase::file().await
@@ -49,7 +49,7 @@ pub async fn sqlite() -> TestDatabase<sqlx::Sqlite> {
 /// A SQLite database in memory: the fastest, on one connection, so that nothing runs beside a handler.
 ///
 /// # Panics
-/// If it cannot be opened.
+/// If it cannot be opened, or tokio's clock is paused.
 #[cfg(feature = "sqlite")]
 pub async fn sqlite_in_memory() -> TestDatabase<sqlx::Sqlite> {
     TestDatabase::memory().await
@@ -59,7 +59,7 @@ pub async fn sqlite_in_memory() -> TestDatabase<sqlx::Sqlite> {
 /// allowed to create databases.
 ///
 /// # Panics
-/// If none can be made there.
+/// If none can be made there, it is the URL of something else, or tokio's clock is paused.
 #[cfg(feature = "postgres")]
 pub async fn postgres(server: &str) -> TestDatabase<sqlx::Postgres> {
     TestDatabase::on_postgres(server).await
@@ -69,7 +69,7 @@ pub async fn postgres(server: &str) -> TestDatabase<sqlx::Postgres> {
 /// allowed to create databases.
 ///
 /// # Panics
-/// If none can be made there.
+/// If none can be made there, it is the URL of something else, or tokio's clock is paused.
 #[cfg(feature = "mysql")]
 pub async fn mysql(server: &str) -> TestDatabase<sqlx::MySql> {
     TestDatabase::on_mysql(server).await

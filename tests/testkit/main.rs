@@ -3,6 +3,7 @@
 
 mod check;
 mod databases;
+mod effects;
 mod networks;
 mod presets;
 mod producers;
