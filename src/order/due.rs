@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+pub(crate) use super::upkeep::every_source;
 use super::worker::{self, Work};
 use super::{in_time, upkeep};
 use crate::shared::Shared;
@@ -12,7 +13,7 @@ const PAGE: i64 = 256;
 
 /// Does what time alone makes due, such as giving up gaps, without waiting for the sweep.
 pub(crate) async fn sweep<DB: Backend>(shared: &Arc<Shared<DB>>) -> Result<(), sqlx::Error> {
-    for source in upkeep::every_source(shared) {
+    for source in every_source(shared) {
         upkeep::expire(shared, &source).await?;
     }
     Ok(())

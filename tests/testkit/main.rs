@@ -4,6 +4,7 @@
 mod check;
 mod databases;
 mod effects;
+mod lines;
 mod networks;
 mod presets;
 mod producers;
