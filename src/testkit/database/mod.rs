@@ -61,6 +61,10 @@ enum Place {
 
 /// A back end on which the kit can make databases: each of the crate's. Nobody else can implement it.
 pub trait TestBackend: Look {
+    /// How long a second writer waits for the only one that there may be; nothing where there are several.
+    #[doc(hidden)]
+    const WRITER_WAITS: Option<Duration> = None;
+
     /// Removes a database of this name from a server, whoever is connected to it.
     #[doc(hidden)]
     fn remove(server: &str, name: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;

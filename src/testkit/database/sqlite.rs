@@ -1,4 +1,5 @@
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use sqlx::sqlite::SqlitePoolOptions;
 use sqlx::{AssertSqlSafe, Pool, Sqlite};
@@ -47,6 +48,8 @@ impl TestDatabase<Sqlite> {
 }
 
 impl TestBackend for Sqlite {
+    const WRITER_WAITS: Option<Duration> = Some(sqlite::BUSY_TIMEOUT);
+
     async fn remove(_: &str, _: &str) -> Result<(), sqlx::Error> {
         // Its directory is all that there is.
         Ok(())
