@@ -48,7 +48,10 @@ impl IntoResponse for TxError {
     /// A mistake in the app, not in the request: 500, so that the producer sends the event again when it is mended.
     fn into_response(self) -> Response {
         tracing::error!("{self}");
-        StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        let mut response = StatusCode::INTERNAL_SERVER_ERROR.into_response();
+        // The test kit's stories say it.
+        response.extensions_mut().insert(self);
+        response
     }
 }
 

@@ -45,6 +45,10 @@ pub(crate) enum Happened {
     CommitRefused,
     /// How one way through the transaction ended.
     Settled(End, Outcome),
+    /// What is to become of it.
+    Noted(String),
+    /// The kit has restarted the app.
+    Restarted,
 }
 
 /// What became of a transaction in a handler's hands.

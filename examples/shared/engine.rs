@@ -14,7 +14,7 @@ use super::client::{Client, Lost, Reply, Target};
 use super::plan::{Plan, mix};
 use super::preset::{Attempt, Preset};
 use super::report::{Fate, Report, Tally};
-use super::schedule::{Answer, Next, Retries, Schedule, Verdict, scaled};
+use super::schedule::{Answer, Ending, Next, Retries, Schedule, scaled};
 use super::sign::Signer;
 
 /// Who sends, where to, and how.
@@ -124,7 +124,7 @@ impl Run {
                     }
                 }
                 Next::Done(verdict) => {
-                    if verdict == Verdict::Paused {
+                    if verdict == Ending::Paused {
                         self.paused.send_replace(true);
                     }
                     break Fate::of(verdict, outcome);

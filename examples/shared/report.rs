@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::client::{Lost, Reply};
 use super::ledger::Differences;
-use super::schedule::Verdict;
+use super::schedule::Ending;
 
 /// What is known of an event; of several copies the best counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -23,12 +23,12 @@ pub(crate) enum Fate {
 }
 
 impl Fate {
-    pub(crate) fn of(verdict: Verdict, outcome: Option<&str>) -> Self {
+    pub(crate) fn of(verdict: Ending, outcome: Option<&str>) -> Self {
         match (verdict, outcome) {
-            (Verdict::Delivered, Some("parked" | "accepted")) => Self::Waiting,
-            (Verdict::Delivered, _) => Self::Applied,
-            (Verdict::Refused | Verdict::Paused, _) => Self::Refused,
-            (Verdict::Exhausted, _) => Self::Exhausted,
+            (Ending::Delivered, Some("parked" | "accepted")) => Self::Waiting,
+            (Ending::Delivered, _) => Self::Applied,
+            (Ending::Refused | Ending::Paused, _) => Self::Refused,
+            (Ending::Exhausted, _) => Self::Exhausted,
         }
     }
 }

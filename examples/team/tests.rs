@@ -6,7 +6,7 @@ use axum::Router;
 use serde_json::{Value, json};
 use sqlx::{Sqlite, SqlitePool};
 use tower_inbox::operator::Reason;
-use tower_inbox::testkit::schedule::Verdict;
+use tower_inbox::testkit::schedule::Ending;
 use tower_inbox::testkit::{self, Event, Kit, Network, Producer, TestDatabase, VirtualClock};
 use tower_inbox::{Inbox, Preset};
 
@@ -134,12 +134,12 @@ async fn an_outage_of_72_hours_loses_nothing() {
     let world = World::new().await;
     let away = Network::perfect().down_for(72 * HOURS);
     for story in world.crm.clone().network(away).run(&payments()).await {
-        story.assert_ended(Verdict::Exhausted).assert_not_applied();
+        story.assert_ended(Ending::Exhausted).assert_not_applied();
     }
     world.clock.advance(72 * HOURS);
     let back = world.crm.clone().network(Network::perfect());
     for story in back.replay(&payments()).await {
-        story.assert_ended(Verdict::Delivered).assert_applied_once();
+        story.assert_ended(Ending::Delivered).assert_applied_once();
     }
     let (sum, mails) = (
         "SELECT balance FROM accounts",
@@ -202,6 +202,6 @@ async fn a_payment_without_an_amount_is_a_dead_letter_for_our_operators() {
     let story = world.crm.deliver(&payment).await;
     story
         .assert_answered(422, "rejected")
-        .assert_ended(Verdict::Refused)
+        .assert_ended(Ending::Refused)
         .assert_dead(Reason::Rejected);
 }

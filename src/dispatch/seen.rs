@@ -3,6 +3,7 @@
 use http::Response;
 
 use super::{BoxError, Entered, Job, Reply, Settled, Stop};
+use crate::error::TxError;
 use crate::event::Outcome;
 use crate::probe::{Happened, Loss};
 use crate::store::{Backend, Fault};
@@ -76,7 +77,13 @@ pub(super) fn ended<R>(
         Err(()) => "took longer than it may".into(),
         Ok(Err(())) => "panicked".into(),
         Ok(Ok(Err(error))) => format!("failed: {error}"),
-        Ok(Ok(Ok(response))) => format!("answers {}", response.status().as_u16()),
+        Ok(Ok(Ok(response))) => {
+            let status = response.status().as_u16();
+            match response.extensions().get::<TxError>() {
+                Some(error) => format!("answers {status}: {error}"),
+                None => format!("answers {status}"),
+            }
+        }
     })
 }
 

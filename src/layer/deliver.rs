@@ -341,6 +341,7 @@ impl<DB: Backend> Live<'_, DB> {
         self.source
             .refuses_other_content(self.envelope)
             .then_some(())?;
+        self.saw(|| Happened::Entered("but with other content: refused"));
         let entry = Audit {
             at: self.shared.clock.now(),
             key: self.key(),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use super::upkeep::every_source;
 use super::worker::{self, Work};
 use super::{in_time, upkeep};
 use crate::clock::Timestamp;
@@ -14,7 +15,7 @@ const PAGE: i64 = 256;
 
 /// Does what time alone makes due, such as giving up gaps, without waiting for the sweep.
 pub(crate) async fn sweep<DB: Backend>(shared: &Arc<Shared<DB>>) -> Result<(), sqlx::Error> {
-    for source in upkeep::every_source(shared) {
+    for source in every_source(shared) {
         upkeep::expire(shared, &source).await?;
     }
     Ok(())
@@ -48,7 +49,7 @@ pub(crate) async fn next<DB: Backend>(
     shared: &Arc<Shared<DB>>,
     now: Timestamp,
 ) -> Result<Option<Timestamp>, sqlx::Error> {
-    let sources = upkeep::every_source(shared);
+    let sources = every_source(shared);
     in_time(async {
         let mut conn = shared.acquire_statements().await?;
         let looked = async {

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::drain::{Drained, SOON, Step, later, until};
 use crate::broken::{self, Variant};
 use crate::dispatch::{Bury, Job, Reply, Settled};
+use crate::probe::Happened;
 use crate::queue::End;
 use crate::shared::Shared;
 use crate::source::SourceState;
@@ -214,6 +215,13 @@ async fn fail<DB: Backend>(
             "a parked event was not applied: it is tried again"
         );
     }
+    shared.probes.saw(key, || {
+        Happened::Noted(if dead {
+            format!("attempt {failed} of the worker's was its last: it becomes a dead letter")
+        } else {
+            format!("the worker tries it again in {:.1} s", wait.as_secs_f64())
+        })
+    });
     let recorded = if dead {
         Bury {
             shared,

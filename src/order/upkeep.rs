@@ -11,6 +11,7 @@ use super::purge::{self, NotPurged};
 use super::worker::{self, Work};
 use crate::burst;
 use crate::dispatch::{Bury, Heal, own};
+use crate::probe::Happened;
 use crate::reconcile::alive;
 use crate::shared::Shared;
 use crate::source::SourceState;
@@ -95,7 +96,7 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
 }
 
 /// The inbox's own, and the tenants that are alive in this process. What is stored for others waits until they are.
-pub(super) fn every_source<DB: Backend>(shared: &Shared<DB>) -> Vec<Arc<SourceState>> {
+pub(crate) fn every_source<DB: Backend>(shared: &Shared<DB>) -> Vec<Arc<SourceState>> {
     shared
         .sources
         .values()
@@ -148,6 +149,12 @@ pub(super) async fn expire<DB: Backend>(
                 },
             };
             if bury.run().await == Ok(true) {
+                let key = Key {
+                    source: source.name(),
+                    event_id: &event.event_id,
+                };
+                let what = "its gap was not filled in time: it becomes a dead letter";
+                shared.probes.saw(key, || Happened::Noted(what.into()));
                 tracing::warn!(
                     source = source.name(),
                     event_id = event.event_id,

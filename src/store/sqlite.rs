@@ -25,7 +25,7 @@ use crate::error::BuildError;
 
 /// How long SQLite waits for another process's write lock before it reports a busy database. Inside one process
 /// nobody waits there.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How many virtual machine instructions pass between two looks at the deadline: some tens of microseconds.
 const PROGRESS_OPS: i32 = 10_000;

@@ -8,7 +8,7 @@ use http::Request;
 use tokio::time::timeout;
 
 use super::event::Event;
-use super::kit::Ground;
+use super::ground::Ground;
 use super::network::{Point, Way};
 use super::receive::{Boxed, Sent};
 use super::reply::Reply;
@@ -25,7 +25,7 @@ use crate::probe::Probe;
 pub(super) struct Signing {
     preset: Preset,
     pub(super) secrets: Vec<String>,
-    pub(super) path: String,
+    pub(super) path: Option<String>,
     pub(super) url: Option<String>,
     /// How far its clock is ahead of the receiver's, and behind it.
     pub(super) skew: (Duration, Duration),
@@ -36,7 +36,7 @@ impl Signing {
         Self {
             preset,
             secrets: vec![secret],
-            path: format!("/webhooks/{}", preset.name),
+            path: None,
             url: None,
             skew: (Duration::ZERO, Duration::ZERO),
         }
@@ -46,7 +46,7 @@ impl Signing {
         let request = event
             .request(self.preset, "")
             .signed_by(self.secrets.iter().cloned())
-            .to(self.path.clone());
+            .or_to(self.path.clone());
         match &self.url {
             Some(url) => request.url(url.clone()),
             None => request,
@@ -62,6 +62,7 @@ pub(super) struct Attempting {
     pub(super) event: Event,
     pub(super) seed: u64,
     pub(super) number: u32,
+    pub(super) replay: bool,
     pub(super) first_sent_at: Timestamp,
     pub(super) patience: Duration,
     pub(super) way: Way,
@@ -76,7 +77,7 @@ impl Attempting {
         let now = self.ground.now();
         let (ahead, behind) = self.signing.skew;
         let at = now.plus(ahead).minus(behind);
-        let request = self.signing.request(&self.event);
+        let request = self.signing.request(&self.event).or_to(self.ground.path());
         let request = request.build_as(write::Attempt {
             number: self.number,
             first_sent_at: self.first_sent_at,
@@ -92,20 +93,26 @@ impl Attempting {
         }
         match self.way {
             Way::Twice => {
-                let first = self.once(&request, &probe).await;
-                self.once(&request, &probe).await;
+                let first = self.once(&request, &probe, false).await;
+                self.once(&request, &probe, true).await;
                 first
             }
             Way::TwiceAtOnce => {
-                tokio::join!(self.once(&request, &probe), self.once(&request, &probe)).0
+                let first = self.once(&request, &probe, false);
+                tokio::join!(first, self.once(&request, &probe, true)).0
             }
-            _ => self.once(&request, &probe).await,
+            _ => self.once(&request, &probe, false).await,
         }
     }
 
-    async fn once(&self, request: &Request<Bytes>, probe: &Probe) -> Answer {
+    async fn once(&self, request: &Request<Bytes>, probe: &Probe, copy: bool) -> Answer {
         let (name, log) = (self.event.id(), self.ground.log());
-        let attempt = story::Attempt::new(self.number, self.ground.now(), self.way);
+        let path = request.uri().to_string();
+        let attempt = story::Attempt {
+            copy,
+            replay: self.replay,
+            ..story::Attempt::new(path, self.ground.now(), self.way)
+        };
         let index = log.attempt(name, Some(self.seed), attempt);
         let reply = match self.way {
             Way::Down => None,

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use http::Request;
 
 use super::clock::VirtualClock;
-use super::kit::Ground;
+use super::ground::Ground;
 use super::log::Log;
 use super::receive::{Boxed, Sent};
 use super::reply::Reply;
-use super::story::Story;
+use super::story::{Stored, Story};
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::probe::Probe;
 
@@ -36,12 +36,21 @@ impl Ground for Elsewhere {
 
     fn expect(&self, _: String, _: &Probe) {}
 
+    fn path(&self) -> Option<String> {
+        None
+    }
+
     fn is_here(&self) -> bool {
         false
     }
 
     fn story<'a>(&'a self, name: &'a str) -> Boxed<'a, Story> {
-        Box::pin(async move { self.0.story(name) })
+        Box::pin(async move {
+            let mut story = self.0.story(name);
+            story.is_here = false;
+            story.stored = Stored::NotAsked("not asked: the receiver is elsewhere".into());
+            story
+        })
     }
 
     fn settled(&self, _: &'static Location<'static>) -> Boxed<'_, ()> {

@@ -48,6 +48,7 @@ impl Event {
     }
 
     /// The member `data` of the body.
+    #[track_caller]
     pub fn data(self, data: impl Into<Value>) -> Self {
         self.with("data", data)
     }
@@ -56,6 +57,7 @@ impl Event {
     ///
     /// # Panics
     /// If the body is [raw](Event::raw_body).
+    #[track_caller]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         match &mut self.content {
             Content::Members(members) | Content::Object(members) => {
@@ -71,6 +73,7 @@ impl Event {
     ///
     /// # Panics
     /// If it is no object.
+    #[track_caller]
     pub fn body(mut self, body: impl Into<Value>) -> Self {
         match body.into() {
             Value::Object(members) => self.content = Content::Object(members),
@@ -109,6 +112,7 @@ impl Event {
     ///
     /// # Panics
     /// If the producer has no place for something that the event has: an order for Stripe, say.
+    #[track_caller]
     pub fn request(&self, preset: Preset, secret: impl Into<String>) -> SignedRequest {
         write::check(self, &preset);
         SignedRequest::new(self.clone(), preset, secret.into())

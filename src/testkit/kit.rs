@@ -14,21 +14,19 @@ use tower_service::Service;
 use super::app::App;
 use super::clock::VirtualClock;
 use super::database::{self, TestBackend};
+use super::ground::Ground;
 use super::log::Log;
 use super::network::Way;
 use super::producer::Producer;
 use super::receive::{Boxed, Sent};
-use super::reply::Reply;
 use super::request::SignedRequest;
 use super::story::{Attempt, Story};
 use super::write;
-use crate::clock::{Clock, Timestamp};
 use crate::dispatch::BoxError;
 use crate::inbox::Inbox;
-use crate::operator::Letter;
 use crate::order::due;
 use crate::preset::Preset;
-use crate::probe::Probe;
+use crate::probe::{Happened, Probe};
 
 /// More than anything that is due takes in a test, as a rule.
 const SETTLES_WITHIN: Duration = Duration::from_secs(10);
@@ -46,11 +44,12 @@ pub struct Kit<DB: TestBackend> {
 }
 
 pub(super) struct Inner<DB: TestBackend> {
-    running: RwLock<App<DB>>,
+    pub(super) running: RwLock<App<DB>>,
     factory: Option<Factory<DB>>,
-    clock: RwLock<Option<VirtualClock>>,
+    pub(super) clock: RwLock<Option<VirtualClock>>,
+    pub(super) path: RwLock<Option<String>>,
     settles_within: RwLock<Duration>,
-    log: Log,
+    pub(super) log: Log,
 }
 
 /// Makes the app, and makes it again after a restart.
@@ -119,6 +118,7 @@ impl<DB: TestBackend> Kit<DB> {
                 running: RwLock::new(running),
                 factory,
                 clock: RwLock::default(),
+                path: RwLock::default(),
                 settles_within: RwLock::new(SETTLES_WITHIN),
                 log: Log::default(),
             }),
@@ -127,13 +127,27 @@ impl<DB: TestBackend> Kit<DB> {
 
     /// The clock that the inbox was built with: producers move it, and requests are signed by it. Without: the inbox's own
     /// clock is asked, and nothing moves it.
+    ///
+    /// # Panics
+    /// If the inbox goes by another clock.
     #[must_use]
+    #[track_caller]
     pub fn clock(self, clock: &VirtualClock) -> Self {
+        clock.demand_of(&*self.inbox().shared.clock);
         *self
             .inner
             .clock
             .write()
             .unwrap_or_else(PoisonError::into_inner) = Some(clock.clone());
+        self
+    }
+
+    /// Where requests and producers deliver to, unless they say so themselves: a path. Without:
+    /// `/webhooks/<name of the preset>`.
+    #[must_use]
+    pub fn to(self, path: impl Into<String>) -> Self {
+        let own = self.inner.path.write();
+        *own.unwrap_or_else(PoisonError::into_inner) = Some(path.into());
         self
     }
 
@@ -155,12 +169,12 @@ impl<DB: TestBackend> Kit<DB> {
         let (inner, now) = (&self.inner, self.inner.now());
         let name = request.event().id().to_owned();
         let probe = inner.log.probe(&name, &inner.time());
-        let number = request.number();
-        let attempt = Attempt::new(number, now, Way::Through);
+        let request = request.or_to(inner.path());
+        let attempt = Attempt::new(request.path(), now, Way::Through);
         let index = inner.log.attempt(&name, None, attempt);
         let at = request.signed_at().unwrap_or(now);
         let mut request = request.build_as(write::Attempt {
-            number,
+            number: request.number(),
             first_sent_at: at,
             at,
         });
@@ -176,7 +190,8 @@ impl<DB: TestBackend> Kit<DB> {
         Producer::new(ground, preset, secret.into())
     }
 
-    /// The story of an event so far, by the id that the test has begun it with.
+    /// The story of an event so far, by the id that the test has begun it with. One that came without the kit is looked up
+    /// in the database by the id that it has there.
     pub async fn story(&self, event: &str) -> Story {
         self.inner.story(event).await
     }
@@ -207,10 +222,12 @@ impl<DB: TestBackend> Kit<DB> {
         async move { inner.settle(caller).await }
     }
 
-    /// Demands that a query finds this number in the app's database: a count of rows, or a sum.
+    /// Demands that a query finds this number in the app's database, a count of rows or a sum, as soon as nothing that is
+    /// due is left ([`Kit::settled`]): what was parked and can be applied by now has been. Without waiting for that:
+    /// [`TestDatabase::number`](super::TestDatabase::number).
     ///
     /// # Panics
-    /// If not, with the stories of all events.
+    /// If not, with the stories of all events; as [`Kit::settled`]; or if what the query finds is not one whole number.
     #[track_caller]
     pub fn assert_effects(
         &self,
@@ -219,7 +236,8 @@ impl<DB: TestBackend> Kit<DB> {
     ) -> impl Future<Output = ()> + Send + use<DB> {
         let (kit, sql, caller) = (self.clone(), sql.to_owned(), Location::caller());
         async move {
-            let found = database::number(&kit.inbox().shared.pool, &sql).await;
+            kit.inner.settle(caller).await;
+            let found = database::number(&kit.inbox().shared.pool, &sql, caller).await;
             if found != expected {
                 let stories = kit.stories().await.into_iter();
                 let stories: Vec<_> = stories.map(|story| story.to_string()).collect();
@@ -244,96 +262,10 @@ impl<DB: TestBackend> Kit<DB> {
     }
 }
 
-/// Where a producer delivers to, and who keeps its log.
-pub(super) trait Ground: Send + Sync {
-    fn log(&self) -> &Log;
-    /// The receiver's clock, for probes.
-    fn time(&self) -> Arc<dyn Clock>;
-    /// The clock that is to be moved.
-    fn movable(&self) -> Option<VirtualClock>;
-    fn receive(&self, request: Request<Sent>) -> Boxed<'static, Option<Reply>>;
-    /// Deliveries of this event will come without a probe.
-    fn expect(&self, event_id: String, probe: &Probe);
-    /// Whether probes are told anything.
-    fn is_here(&self) -> bool;
-    fn story<'a>(&'a self, name: &'a str) -> Boxed<'a, Story>;
-    fn settled(&self, caller: &'static Location<'static>) -> Boxed<'_, ()>;
-    /// Lets virtual time pass until then, with all that is due before that.
-    fn passed(&self, until: Timestamp, caller: &'static Location<'static>) -> Boxed<'_, ()>;
-    fn restarted(&self) -> Boxed<'_, ()>;
-
-    fn now(&self) -> Timestamp {
-        self.time().now()
-    }
-}
-
-impl<DB: TestBackend> Ground for Inner<DB> {
-    fn log(&self) -> &Log {
-        &self.log
-    }
-
-    fn time(&self) -> Arc<dyn Clock> {
-        match self.movable() {
-            Some(clock) => Arc::new(clock),
-            None => Arc::clone(&self.inbox().shared.clock),
-        }
-    }
-
-    fn movable(&self) -> Option<VirtualClock> {
-        let clock = self.clock.read().unwrap_or_else(PoisonError::into_inner);
-        clock.clone()
-    }
-
-    fn receive(&self, request: Request<Sent>) -> Boxed<'static, Option<Reply>> {
-        let running = self.running.read().unwrap_or_else(PoisonError::into_inner);
-        running.app.receive(request)
-    }
-
-    fn expect(&self, event_id: String, probe: &Probe) {
-        self.inbox().shared.probes.expect(event_id, probe);
-    }
-
-    fn is_here(&self) -> bool {
-        true
-    }
-
-    fn story<'a>(&'a self, name: &'a str) -> Boxed<'a, Story> {
-        Box::pin(async move {
-            let mut story = self.log.story(name);
-            story.letter = self.letter(&story).await;
-            story
-        })
-    }
-
-    fn settled(&self, caller: &'static Location<'static>) -> Boxed<'_, ()> {
-        Box::pin(self.settle(caller))
-    }
-
-    fn passed(&self, until: Timestamp, caller: &'static Location<'static>) -> Boxed<'_, ()> {
-        Box::pin(async move {
-            if let Some(clock) = self.movable() {
-                self.pass(&clock, until, caller).await;
-            }
-        })
-    }
-
-    fn restarted(&self) -> Boxed<'_, ()> {
-        Box::pin(self.restart_now())
-    }
-}
-
 impl<DB: TestBackend> Inner<DB> {
     pub(super) fn inbox(&self) -> Inbox<DB> {
         let running = self.running.read().unwrap_or_else(PoisonError::into_inner);
         running.inbox.clone()
-    }
-
-    async fn letter(&self, story: &Story) -> Option<Letter> {
-        let (source, id) = story.known_as.as_ref()?;
-        let operator = self.inbox().operator("test kit").ok()?;
-        // A database that is away says nothing about the event.
-        let found = operator.inspect(source, id).await.ok()??;
-        Some(found.letter)
     }
 
     pub(super) async fn settle(&self, caller: &'static Location<'static>) {
@@ -378,16 +310,20 @@ impl<DB: TestBackend> Inner<DB> {
         );
     }
 
-    async fn restart_now(&self) {
+    pub(super) async fn restart_now(&self) {
         let Some(factory) = &self.factory else {
             panic!("a kit that restarts its app is made by Kit::restartable");
         };
         self.inbox().shutdown().await;
         let running = factory().await;
+        if let Some(clock) = self.movable() {
+            clock.demand_of(&*running.inbox.shared.clock);
+        }
         for probe in self.log.probes() {
             if let Some(known_as) = probe.known_as() {
                 running.inbox.shared.probes.know(known_as, &probe);
             }
+            probe.record(Happened::Restarted);
         }
         let mut place = self.running.write().unwrap_or_else(PoisonError::into_inner);
         *place = running;

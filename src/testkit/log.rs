@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::network::Way;
 use super::reply::Reply;
-use super::schedule::Verdict;
-use super::story::{Attempt, Story};
-use crate::clock::Clock;
+use super::schedule::Ending;
+use super::story::{Attempt, NotSent, Stored, Story};
+use crate::clock::{Clock, Timestamp};
 use crate::probe::{Happened, Probe};
 
 /// The events, in the order in which they were first sent.
@@ -18,7 +18,8 @@ struct Known {
     probe: Probe,
     seed: Option<u64>,
     attempts: Vec<Attempt>,
-    verdict: Option<Verdict>,
+    left_out: bool,
+    ending: Option<Ending>,
 }
 
 impl Log {
@@ -38,7 +39,8 @@ impl Log {
             probe: probe.clone(),
             seed: None,
             attempts: Vec::new(),
-            verdict: None,
+            left_out: false,
+            ending: None,
         });
         probe
     }
@@ -48,18 +50,24 @@ impl Log {
         known.iter().map(|known| known.probe.clone()).collect()
     }
 
+    /// Without those that a network has left out.
     pub(super) fn names(&self) -> Vec<String> {
         let known = self.lock();
-        known.iter().map(|known| known.name.clone()).collect()
+        let sent = known
+            .iter()
+            .filter(|known| !known.left_out || !known.attempts.is_empty());
+        sent.map(|known| known.name.clone()).collect()
     }
 
-    /// An attempt is made: its index.
-    pub(super) fn attempt(&self, name: &str, seed: Option<u64>, attempt: Attempt) -> usize {
+    /// An attempt is made: its index. It gets its number here.
+    pub(super) fn attempt(&self, name: &str, seed: Option<u64>, mut attempt: Attempt) -> usize {
         let (index, probe) = {
             let mut known = self.lock();
             let Some(known) = known.iter_mut().find(|known| known.name == name) else {
                 return 0;
             };
+            let before = known.attempts.last().map_or(0, |last| last.number);
+            attempt.number = if attempt.copy { before } else { before + 1 };
             known.attempts.push(attempt);
             known.seed = seed.or(known.seed);
             (known.attempts.len() - 1, known.probe.clone())
@@ -77,35 +85,56 @@ impl Log {
         }
     }
 
-    pub(super) fn ended(&self, name: &str, verdict: Option<Verdict>) {
+    pub(super) fn ended(&self, name: &str, ending: Option<Ending>) {
         if let Some(known) = self.lock().iter_mut().find(|known| known.name == name) {
-            known.verdict = verdict;
+            known.ending = ending;
+        }
+    }
+
+    /// A network sends it never.
+    pub(super) fn left_out(&self, name: &str, clock: &Arc<dyn Clock>) {
+        self.probe(name, clock);
+        if let Some(known) = self.lock().iter_mut().find(|known| known.name == name) {
+            known.left_out = true;
         }
     }
 
     /// Without what the database says. Of an event that was never sent: an empty one.
     pub(super) fn story(&self, name: &str) -> Story {
+        let names = self.names();
         let known = self.lock();
         let known = known.iter().find(|known| known.name == name);
+        let was_sent = known.is_some_and(|known| !known.attempts.is_empty());
         let known_as = known.and_then(|known| known.probe.known_as());
         Story {
             name: name.to_owned(),
             known_as: known_as.map(|(source, id)| (source.to_string(), id.to_string())),
             seed: known.and_then(|known| known.seed),
             attempts: known.map_or_else(Vec::new, |known| known.attempts.clone()),
-            verdict: known.and_then(|known| known.verdict),
+            ending: known.and_then(|known| known.ending),
             journal: known.map_or_else(Vec::new, |known| known.probe.journal()),
-            letter: None,
+            probe: known.map(|known| known.probe.clone()),
+            not_sent: match known {
+                _ if was_sent => None,
+                Some(known) if known.left_out => Some(NotSent::LeftOut),
+                _ => Some(NotSent::Never(names)),
+            },
+            is_here: true,
+            stored: Stored::Unknown,
         }
     }
 }
 
 impl Attempt {
-    pub(super) fn new(number: u32, at: crate::clock::Timestamp, way: Way) -> Self {
+    /// Its log gives it its number.
+    pub(super) fn new(path: String, at: Timestamp, way: Way) -> Self {
         Self {
-            number,
+            number: 0,
             at,
+            path,
             way,
+            copy: false,
+            replay: false,
             reply: None,
             seen: false,
         }

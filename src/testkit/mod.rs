@@ -7,6 +7,7 @@ mod clock;
 mod database;
 mod elsewhere;
 mod event;
+mod ground;
 mod kit;
 mod log;
 mod network;
@@ -15,6 +16,7 @@ mod producer;
 mod receive;
 mod reply;
 mod request;
+mod run;
 pub mod schedule;
 mod show;
 mod socket;
@@ -33,7 +35,9 @@ pub use self::network::{Network, Point, Sending, Way};
 pub use self::producer::Producer;
 pub use self::reply::Reply;
 pub use self::request::SignedRequest;
+pub use self::schedule::Ending;
 pub use self::story::{Attempt, Story};
+pub use crate::operator::{Reason, State};
 pub use crate::probe::Probe;
 
 use crate::preset::Preset;
@@ -41,7 +45,7 @@ use crate::preset::Preset;
 /// A SQLite database of one test: a file in a directory of its own, as in production (several connections, one writer).
 ///
 /// # Panics
-/// If there is no place for temporary files.
+/// If there is no place for temporary files, or tokio's clock is paused: a [`VirtualClock`] is the one that a test moves.
 #[cfg(feature = "sqlite")]
 pub async fn sqlite() -> TestDatabase<sqlx::Sqlite> {
     TestDatabase::file().await
@@ -50,7 +54,7 @@ pub async fn sqlite() -> TestDatabase<sqlx::Sqlite> {
 /// A SQLite database in memory: the fastest, on one connection, so that nothing runs beside a handler.
 ///
 /// # Panics
-/// If it cannot be opened.
+/// If it cannot be opened, or tokio's clock is paused.
 #[cfg(feature = "sqlite")]
 pub async fn sqlite_in_memory() -> TestDatabase<sqlx::Sqlite> {
     TestDatabase::memory().await
@@ -60,7 +64,7 @@ pub async fn sqlite_in_memory() -> TestDatabase<sqlx::Sqlite> {
 /// allowed to create databases.
 ///
 /// # Panics
-/// If none can be made there.
+/// If none can be made there, it is the URL of something else, or tokio's clock is paused.
 #[cfg(feature = "postgres")]
 pub async fn postgres(server: &str) -> TestDatabase<sqlx::Postgres> {
     TestDatabase::on_postgres(server).await
@@ -70,7 +74,7 @@ pub async fn postgres(server: &str) -> TestDatabase<sqlx::Postgres> {
 /// allowed to create databases.
 ///
 /// # Panics
-/// If none can be made there.
+/// If none can be made there, it is the URL of something else, or tokio's clock is paused.
 #[cfg(feature = "mysql")]
 pub async fn mysql(server: &str) -> TestDatabase<sqlx::MySql> {
     TestDatabase::on_mysql(server).await

@@ -128,6 +128,15 @@ impl Network {
         self.fault(move |sending, _| (sending.since_start < duration).then_some(Way::Down))
     }
 
+    /// The receiver cannot be reached between these times, since the start of a run: an outage in the middle of it.
+    pub fn down_between(self, from: Duration, to: Duration) -> Self {
+        self.fault(move |sending, _| {
+            (from..to)
+                .contains(&sending.since_start)
+                .then_some(Way::Down)
+        })
+    }
+
     /// The connection of every first attempt is lost at this point.
     pub fn disconnect_at(self, point: Point) -> Self {
         self.fault(move |sending, _| (sending.attempt == 1).then_some(Way::Disconnect(point)))

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::clock::VirtualClock;
 use super::database::TestBackend;
-use super::kit::{Ground as _, Inner, Kit};
+use super::ground::Ground as _;
+use super::kit::{Inner, Kit};
 use crate::clock::{Clock as _, Timestamp};
 use crate::order::due;
 

@@ -1,7 +1,5 @@
 //! A simulated producer.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::fmt;
 use std::future::Future;
 use std::panic::Location;
@@ -10,18 +8,15 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use serde_json::json;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
 
-use super::attempt::{Attempting, Signing};
+use super::attempt::Signing;
 use super::event::Event;
-use super::kit::Ground;
-use super::network::{Network, Sending};
-use super::schedule::{Answer, Next, Retries, Schedule, Verdict, scaled};
+use super::ground::Ground;
+use super::network::Network;
+use super::schedule::Schedule;
 use super::socket::Socket;
 use super::story::Story;
-use crate::clock::Timestamp;
-use crate::preset::{Preset, Reaction};
+use crate::preset::Preset;
 
 /// A producer that delivers events until it is done with them: signed, retried by its schedule and its jitter, with its
 /// reaction to each status code and `Retry-After`. Made by [`Kit::producer`](super::Kit::producer), or for a receiver
@@ -38,35 +33,22 @@ use crate::preset::{Preset, Reaction};
 /// Cheap to clone: clones are handles of the same producer.
 #[derive(Clone)]
 pub struct Producer {
-    ground: Arc<dyn Ground>,
+    pub(super) ground: Arc<dyn Ground>,
     settings: Arc<Mutex<Settings>>,
 }
 
-struct Settings {
-    preset: Preset,
-    signing: Signing,
-    schedule: Schedule,
+pub(super) struct Settings {
+    pub(super) preset: Preset,
+    pub(super) signing: Signing,
+    pub(super) schedule: Schedule,
     /// Not under the lock of the rest: what a test does in it may need the producer.
-    network: Arc<Mutex<Network>>,
-    seed: u64,
-    rng: Rng,
-    concurrency: usize,
-    socket: Option<Socket>,
-    time_scale: f64,
-    attempts: u64,
-}
-
-/// A run of some events.
-struct Run<'e> {
-    events: &'e [Event],
-    retries: Vec<Retries>,
-    numbers: Vec<u32>,
-    verdicts: Vec<Option<Verdict>>,
-    /// When, in which order among those of the same time, and which event.
-    due: BinaryHeap<Reverse<(Duration, usize, usize)>>,
-    start: Timestamp,
-    began: Instant,
-    elapsed: Duration,
+    pub(super) network: Arc<Mutex<Network>>,
+    pub(super) seed: u64,
+    pub(super) rng: Rng,
+    pub(super) concurrency: usize,
+    pub(super) socket: Option<Socket>,
+    pub(super) time_scale: f64,
+    pub(super) attempts: u64,
 }
 
 impl Producer {
@@ -96,7 +78,7 @@ impl Producer {
         }
     }
 
-    fn settings(&self) -> MutexGuard<'_, Settings> {
+    pub(super) fn settings(&self) -> MutexGuard<'_, Settings> {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -105,10 +87,10 @@ impl Producer {
         self
     }
 
-    /// Where it delivers to: a path. Without: `/webhooks/<name of the preset>`.
+    /// Where it delivers to: a path. Without: [the kit's](super::Kit::to), or `/webhooks/<name of the preset>`.
     #[must_use]
     pub fn to(self, path: impl Into<String>) -> Self {
-        self.set(|settings| settings.signing.path = path.into())
+        self.set(|settings| settings.signing.path = Some(path.into()))
     }
 
     /// The URL that it signs, if it signs one: the same as [`Source::url`](crate::Source::url).
@@ -187,7 +169,7 @@ impl Producer {
     pub fn deliver(&self, event: &Event) -> impl Future<Output = Story> + Send + use<> {
         let (producer, event, caller) = (self.clone(), event.clone(), Location::caller());
         async move {
-            let mut stories = producer.run_all(&[event], caller).await;
+            let mut stories = producer.run_all(&[event], caller, false).await;
             stories.remove(0)
         }
     }
@@ -200,7 +182,7 @@ impl Producer {
     #[track_caller]
     pub fn run(&self, events: &[Event]) -> impl Future<Output = Vec<Story>> + Send + use<> {
         let (producer, events, caller) = (self.clone(), events.to_vec(), Location::caller());
-        async move { producer.run_all(&events, caller).await }
+        async move { producer.run_all(&events, caller, false).await }
     }
 
     /// Sends old events again, as a replay that an operator of the producer asks for: under their old ids, between the two
@@ -214,7 +196,7 @@ impl Producer {
         async move {
             let mapping = producer.settings().preset.mapping();
             let Some((started, completed)) = mapping.replay_types() else {
-                return producer.run_all(&events, caller).await;
+                return producer.run_all(&events, caller, true).await;
             };
             let id = producer.settings().rng.u64(..);
             let control = |step: &str, kind: &str, data| {
@@ -222,166 +204,13 @@ impl Producer {
                 event.kind(kind).data(data)
             };
             let begin = control("started", started, json!({"since": null, "until": null}));
-            producer.run_all(&[begin], caller).await;
-            let stories = producer.run_all(&events, caller).await;
+            producer.run_all(&[begin], caller, false).await;
+            let stories = producer.run_all(&events, caller, true).await;
             let emitted = json!({"events_emitted": events.len()});
             let end = control("completed", completed, emitted);
-            producer.run_all(&[end], caller).await;
+            producer.run_all(&[end], caller, false).await;
             stories
         }
-    }
-
-    async fn run_all(&self, events: &[Event], caller: &'static Location<'static>) -> Vec<Story> {
-        let mut run = self.begin(events);
-        while let Some(Reverse((at, ..))) = run.due.peek() {
-            let at = *at;
-            self.wait(&mut run, at, caller).await;
-            if self.make(&mut run, at).await {
-                // It asked never to be called again.
-                break;
-            }
-        }
-        if self.ground.is_here() {
-            self.ground.settled(caller).await;
-        }
-        let mut stories = Vec::with_capacity(events.len());
-        for (event, verdict) in events.iter().zip(&run.verdicts) {
-            self.ground.log().ended(event.id(), *verdict);
-            stories.push(self.ground.story(event.id()).await);
-        }
-        stories
-    }
-
-    fn begin<'e>(&self, events: &'e [Event]) -> Run<'e> {
-        let mut settings = self.settings();
-        let network = Arc::clone(&settings.network);
-        let network = network.lock().unwrap_or_else(PoisonError::into_inner);
-        let order = network.order(events.len(), &mut settings.rng);
-        let sent = order
-            .into_iter()
-            .filter(|index| !network.left_out.iter().any(|id| id == events[*index].id()));
-        Run {
-            events,
-            retries: vec![Retries::default(); events.len()],
-            numbers: vec![0; events.len()],
-            verdicts: vec![None; events.len()],
-            due: sent
-                .enumerate()
-                .map(|(rank, index)| Reverse((Duration::ZERO, rank, index)))
-                .collect(),
-            start: self.ground.now(),
-            began: Instant::now(),
-            elapsed: Duration::ZERO,
-        }
-    }
-
-    /// Until this time of the run.
-    async fn wait(&self, run: &mut Run<'_>, at: Duration, caller: &'static Location<'static>) {
-        if at <= run.elapsed {
-            return;
-        }
-        run.elapsed = at;
-        if self.ground.movable().is_some() {
-            self.ground.passed(run.start.plus(at), caller).await;
-            return;
-        }
-        let scale = {
-            let settings = self.settings();
-            settings.socket.as_ref().map(|_| settings.time_scale)
-        };
-        if let Some(scale) = scale {
-            sleep_until(run.began + scaled(at, scale)).await;
-        }
-    }
-
-    /// Makes the attempts that are due, as many at once as it may. True if the receiver wants no more of them.
-    async fn make(&self, run: &mut Run<'_>, at: Duration) -> bool {
-        let most = self.settings().concurrency;
-        let mut attempts = JoinSet::new();
-        let mut made = Vec::new();
-        while made.len() < most
-            && let Some(Reverse((due, rank, index))) = run.due.peek().copied()
-            && due <= at
-        {
-            run.due.pop();
-            run.numbers[index] += 1;
-            let attempt = self.attempting(run, index, at);
-            let place = made.len();
-            made.push((rank, index, Answer::Nothing));
-            attempts.spawn(async move { (place, attempt.make().await) });
-        }
-        while let Some(ended) = attempts.join_next().await {
-            match ended {
-                Ok((place, answer)) => made[place].2 = answer,
-                // Of a request that cannot be signed, say.
-                Err(error) => std::panic::resume_unwind(error.into_panic()),
-            }
-        }
-        let mut paused = false;
-        for (rank, index, answer) in made {
-            match self.judge(&mut run.retries[index], &answer) {
-                Next::Again(pause) => run.due.push(Reverse((at + pause, rank, index))),
-                Next::Done(verdict) => {
-                    run.verdicts[index] = Some(verdict);
-                    paused |= verdict == Verdict::Paused;
-                }
-            }
-        }
-        paused
-    }
-
-    fn attempting(&self, run: &Run<'_>, index: usize, at: Duration) -> Attempting {
-        let mut settings = self.settings();
-        let (event, number) = (&run.events[index], run.numbers[index]);
-        let sending = Sending {
-            event_id: event.id(),
-            attempt: number,
-            since_start: at,
-            attempts_before: settings.attempts,
-        };
-        settings.attempts += 1;
-        let (network, mut rng) = (Arc::clone(&settings.network), settings.rng.fork());
-        drop(settings);
-        let mut network = network.lock().unwrap_or_else(PoisonError::into_inner);
-        let way = network.way(&sending, &mut rng);
-        drop(network);
-        let settings = self.settings();
-        Attempting {
-            ground: Arc::clone(&self.ground),
-            socket: settings.socket.clone(),
-            signing: settings.signing.clone(),
-            event: event.clone(),
-            seed: settings.seed,
-            number,
-            first_sent_at: run.start,
-            patience: settings.preset.patience,
-            way,
-        }
-    }
-
-    /// What the producer does after an answer: by its own schedule's codes, or as its preset has it.
-    fn judge(&self, retries: &mut Retries, answer: &Answer) -> Next {
-        let mut settings = self.settings();
-        let Settings {
-            preset,
-            schedule,
-            rng,
-            ..
-        } = &mut *settings;
-        if Schedule::named(preset.name).is_none()
-            && let Answer::Status { status, .. } = answer
-        {
-            match preset.answers.reaction(*status) {
-                Some(Reaction::Delivered) => return Next::Done(Verdict::Delivered),
-                Some(Reaction::Stops) => return Next::Done(Verdict::Refused),
-                // Any code that it tries again is one failure like another; what it says of 429 stays.
-                Some(Reaction::Retries) if *status != 429 => {
-                    return schedule.next(retries, &Answer::Nothing, rng);
-                }
-                _ => {}
-            }
-        }
-        schedule.next(retries, answer, rng)
     }
 }
 

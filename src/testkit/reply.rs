@@ -40,9 +40,12 @@ impl Reply {
     ///
     /// # Panics
     /// If it is none.
+    #[track_caller]
     pub fn json(&self) -> Value {
-        serde_json::from_slice(&self.body)
-            .unwrap_or_else(|error| panic!("{error}: {:?}", self.body))
+        match serde_json::from_slice(&self.body) {
+            Ok(json) => json,
+            Err(error) => panic!("{error}: {:?}", self.body),
+        }
     }
 
     /// The sequence that a parked event waits for.

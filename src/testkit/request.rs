@@ -17,7 +17,7 @@ pub struct SignedRequest {
     event: Event,
     preset: Preset,
     secrets: Secrets,
-    path: String,
+    path: Option<String>,
     at: Option<Timestamp>,
     url: Option<String>,
     attempt: u32,
@@ -47,7 +47,7 @@ impl SignedRequest {
             event,
             preset,
             secrets: Secrets(vec![secret]),
-            path: format!("/webhooks/{}", preset.name),
+            path: None,
             at: None,
             url: None,
             attempt: 1,
@@ -56,9 +56,10 @@ impl SignedRequest {
         }
     }
 
-    /// Where it is sent: a path, with a query if there is one. Without: `/webhooks/<name of the preset>`.
+    /// Where it is sent: a path, with a query if there is one. Without:
+    /// [the kit's](super::Kit::to), or `/webhooks/<name of the preset>`.
     pub fn to(mut self, path: impl Into<String>) -> Self {
-        self.path = path.into();
+        self.path = Some(path.into());
         self
     }
 
@@ -120,6 +121,7 @@ impl SignedRequest {
     /// # Panics
     /// If it cannot be signed, with the reason: a secret that is not in the producer's form, more secrets than it has
     /// places for, an id that cannot be signed, or no URL where one is signed.
+    #[track_caller]
     pub fn build<B: From<Bytes>>(&self) -> Request<B> {
         let at = self.at.unwrap_or_else(Timestamp::now);
         let attempt = Attempt {
@@ -130,6 +132,19 @@ impl SignedRequest {
         self.build_as(attempt).map(B::from)
     }
 
+    /// To this path, unless it has one of its own.
+    pub(super) fn or_to(mut self, path: Option<String>) -> Self {
+        self.path = self.path.or(path);
+        self
+    }
+
+    pub(super) fn path(&self) -> String {
+        match &self.path {
+            Some(path) => path.clone(),
+            None => format!("/webhooks/{}", self.preset.name),
+        }
+    }
+
     pub(super) fn number(&self) -> u32 {
         self.attempt
     }
@@ -138,6 +153,7 @@ impl SignedRequest {
         self.at
     }
 
+    #[track_caller]
     pub(super) fn build_as(&self, attempt: Attempt) -> Request<Bytes> {
         let Draft {
             event_id,
@@ -161,14 +177,15 @@ impl SignedRequest {
         for (name, value) in &self.headers {
             headers.insert(name.clone(), value.clone());
         }
-        let request = Request::post(self.path.as_str()).body(body);
-        let Ok(mut request) = request else {
-            panic!("{:?} is no path", self.path)
+        let path = self.path();
+        let Ok(mut request) = Request::post(path.as_str()).body(body) else {
+            panic!("{path:?} is no path")
         };
         *request.headers_mut() = headers;
         request
     }
 
+    #[track_caller]
     fn sign(&self, id: &str, body: &[u8], at: Timestamp) -> Vec<(HeaderName, HeaderValue)> {
         let (event, name) = (&self.event.id, self.preset.name);
         let scheme = self.preset.scheme();
@@ -193,6 +210,7 @@ impl SignedRequest {
 }
 
 impl<B: From<Bytes>> From<SignedRequest> for Request<B> {
+    #[track_caller]
     fn from(request: SignedRequest) -> Self {
         request.build()
     }

@@ -102,12 +102,12 @@ pub enum Next {
     /// Again after this pause, in the schedule's time.
     Again(Duration),
     /// Not again: this is how it ended.
-    Done(Verdict),
+    Done(Ending),
 }
 
 /// How an event ended for its producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Ending {
     /// The producer counts it as delivered.
     Delivered,
     /// Told never to try again.
@@ -181,9 +181,9 @@ impl Schedule {
                 202 if self.later_on_202 && asks_again(*retry_after, outcome.as_deref()) => {
                     wait = *retry_after;
                 }
-                200..=299 => return Next::Done(Verdict::Delivered),
-                410 if self.pauses_on_gone => return Next::Done(Verdict::Paused),
-                status if !(self.retryable)(status) => return Next::Done(Verdict::Refused),
+                200..=299 => return Next::Done(Ending::Delivered),
+                410 if self.pauses_on_gone => return Next::Done(Ending::Paused),
+                status if !(self.retryable)(status) => return Next::Done(Ending::Refused),
                 429 => wait = *retry_after,
                 _ => {}
             }
@@ -194,13 +194,13 @@ impl Schedule {
             None => step,
         };
         match self.limit {
-            Limit::Attempts(most) if retries.attempts >= most => Next::Done(Verdict::Exhausted),
+            Limit::Attempts(most) if retries.attempts >= most => Next::Done(Ending::Exhausted),
             Limit::Attempts(_) => Next::Again(pause),
             Limit::Window(window) => {
                 // The last attempt is at the window's end, so that none of it is given away.
                 let left = window.saturating_sub(retries.paused);
                 if left.is_zero() {
-                    return Next::Done(Verdict::Exhausted);
+                    return Next::Done(Ending::Exhausted);
                 }
                 // `Retry-After: 0` over and over must not stand still in it.
                 let pause = pause.max(secs(1)).min(left);
@@ -258,14 +258,14 @@ mod tests {
     }
 
     /// The pauses until the end, and the end.
-    fn follow(name: &str, answer: &Answer, rng: &mut Rng) -> (Vec<f64>, Verdict) {
+    fn follow(name: &str, answer: &Answer, rng: &mut Rng) -> (Vec<f64>, Ending) {
         let schedule = Schedule::named(name).unwrap();
         let mut retries = Retries::default();
         let mut pauses = Vec::new();
         loop {
             match schedule.next(&mut retries, answer, rng) {
                 Next::Again(pause) => pauses.push(pause.as_secs_f64()),
-                Next::Done(verdict) => return (pauses, verdict),
+                Next::Done(ending) => return (pauses, ending),
             }
         }
     }
@@ -280,8 +280,8 @@ mod tests {
             let mut rng = Rng::with_seed(1);
             let (mut low, mut high) = (f64::MAX, 0.0_f64);
             for _ in 0..500 {
-                let (pauses, verdict) = follow(name, &Answer::Nothing, &mut rng);
-                assert_eq!(verdict, Verdict::Exhausted);
+                let (pauses, ending) = follow(name, &Answer::Nothing, &mut rng);
+                assert_eq!(ending, Ending::Exhausted);
                 assert_eq!(pauses.len(), 5, "six attempts");
                 for (pause, step) in pauses.iter().zip(steps) {
                     low = low.min(pause / step);
@@ -296,17 +296,17 @@ mod tests {
     #[test]
     fn sequenced_ends_with_its_window() {
         let mut rng = Rng::with_seed(1);
-        let (pauses, verdict) = follow("sequenced", &status(503), &mut rng);
+        let (pauses, ending) = follow("sequenced", &status(503), &mut rng);
         assert_eq!(pauses, [1.0, 4.0, 16.0, 64.0, 215.0]);
-        assert_eq!(verdict, Verdict::Exhausted);
+        assert_eq!(ending, Ending::Exhausted);
         // Parked: again whenever the receiver says, for as long as the window is open.
-        let (pauses, verdict) = follow("sequenced", &with(202, 7, "parked"), &mut rng);
+        let (pauses, ending) = follow("sequenced", &with(202, 7, "parked"), &mut rng);
         assert_eq!(pauses.iter().sum::<f64>(), 300.0);
         assert_eq!(pauses[0], 7.0);
-        assert_eq!(verdict, Verdict::Exhausted);
-        let (pauses, verdict) = follow("sequenced", &with(202, 0, "parked"), &mut rng);
+        assert_eq!(ending, Ending::Exhausted);
+        let (pauses, ending) = follow("sequenced", &with(202, 0, "parked"), &mut rng);
         assert_eq!(pauses, [1.0; 300]);
-        assert_eq!(verdict, Verdict::Exhausted);
+        assert_eq!(ending, Ending::Exhausted);
     }
 
     #[test]
@@ -354,20 +354,20 @@ mod tests {
     fn success_and_later() {
         let end = |name, answer| follow(name, &answer, &mut Rng::with_seed(1)).1;
         for name in ["kudos", "brief", "sequenced"] {
-            assert_eq!(end(name, status(200)), Verdict::Delivered);
-            assert_eq!(end(name, status(204)), Verdict::Delivered);
+            assert_eq!(end(name, status(200)), Ending::Delivered);
+            assert_eq!(end(name, status(204)), Ending::Delivered);
         }
-        assert_eq!(end("kudos", with(202, 1, "parked")), Verdict::Delivered);
-        assert_eq!(end("brief", with(202, 1, "parked")), Verdict::Delivered);
-        assert_eq!(end("sequenced", with(202, 1, "")), Verdict::Exhausted);
-        assert_eq!(end("sequenced", status(202)), Verdict::Exhausted);
+        assert_eq!(end("kudos", with(202, 1, "parked")), Ending::Delivered);
+        assert_eq!(end("brief", with(202, 1, "parked")), Ending::Delivered);
+        assert_eq!(end("sequenced", with(202, 1, "")), Ending::Exhausted);
+        assert_eq!(end("sequenced", status(202)), Ending::Exhausted);
         let taken = |outcome: &str| Answer::Status {
             status: 202,
             retry_after: None,
             outcome: Some(outcome.to_owned()),
         };
         for outcome in ["applied", "accepted", "parked"] {
-            assert_eq!(end("sequenced", taken(outcome)), Verdict::Delivered);
+            assert_eq!(end("sequenced", taken(outcome)), Ending::Delivered);
         }
     }
 
@@ -388,8 +388,8 @@ mod tests {
         let sequenced: Vec<u16> = [408, 425, 429].into_iter().chain(500..600).collect();
         assert_eq!(retried("sequenced"), sequenced);
         let gone = |name| follow(name, &status(410), &mut Rng::with_seed(1)).1;
-        assert_eq!(gone("kudos"), Verdict::Paused);
-        assert_eq!(gone("brief"), Verdict::Refused);
+        assert_eq!(gone("kudos"), Ending::Paused);
+        assert_eq!(gone("brief"), Ending::Refused);
     }
 
     #[test]

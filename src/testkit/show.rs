@@ -3,9 +3,8 @@
 use std::fmt;
 
 use super::network::{Point, Way};
-use super::story::{Attempt, Story};
+use super::story::{Attempt, NotSent, Stored, Story};
 use crate::event::Origin;
-use crate::operator::Letter;
 use crate::probe::{Happened, Loss, Record};
 use crate::queue::End;
 
@@ -29,7 +28,8 @@ impl fmt::Display for Story {
         let (mut last, mut doubt) = (None, None);
         for Record { at, happened } in &self.journal {
             let since = at.since(start);
-            if last == Some(since) {
+            let is_attempt = matches!(happened, Happened::Attempted(_));
+            if last == Some(since) && !is_attempt {
                 write!(f, "{:13}", "")?;
             } else {
                 write!(f, "{:>9.3} s  ", since.as_secs_f64())?;
@@ -45,13 +45,22 @@ impl fmt::Display for Story {
             doubt = doubt_after(happened).or(doubt);
             writeln!(f)?;
         }
-        if let Some(verdict) = self.verdict {
-            writeln!(f, "by its producer: {verdict:?}")?;
+        if let Some(ending) = self.ending {
+            writeln!(f, "by its producer: {ending:?}")?;
         }
-        match &self.letter {
-            Some(letter) => write!(f, "in the database: {}", Stored(letter)),
-            None => f.write_str("the database does not know it"),
+        match &self.not_sent {
+            Some(NotSent::LeftOut) => return f.write_str("left out by the network: never sent"),
+            Some(NotSent::Never(known)) if !matches!(self.stored, Stored::As(_)) => {
+                let known = match known.as_slice() {
+                    [] => "no event".to_owned(),
+                    known => known.join(", "),
+                };
+                return write!(f, "never sent through this kit; it knows: {known}");
+            }
+            Some(NotSent::Never(_)) => f.write_str("never sent through this kit; ")?,
+            None => {}
         }
+        write!(f, "{}", self.stored)
     }
 }
 
@@ -68,6 +77,13 @@ fn doubt_after(happened: &Happened) -> Option<&'static str> {
 
 fn write_attempt(f: &mut fmt::Formatter<'_>, attempt: &Attempt) -> fmt::Result {
     write!(f, "attempt {}", attempt.number)?;
+    if attempt.replay {
+        f.write_str(", replay")?;
+    }
+    if attempt.copy {
+        f.write_str(", copy")?;
+    }
+    write!(f, ", POST {}", attempt.path)?;
     match attempt.way {
         Way::Through => {}
         Way::Twice => f.write_str(", sent twice")?,
@@ -91,7 +107,26 @@ fn write_attempt(f: &mut fmt::Formatter<'_>, attempt: &Attempt) -> fmt::Result {
     if !attempt.seen {
         f.write_str("; its producer does not see that")?;
     }
+    if reply.outcome().is_empty() {
+        f.write_str("; no inbox answered: is the route mounted on it?")?;
+    }
+    if !(200..300).contains(&reply.status) && !reply.body.is_empty() {
+        write!(f, "\n{:15}its body: {}", "", beginning(&reply.body))?;
+    }
     Ok(())
+}
+
+/// What is read of a body that says what is wrong.
+const BODY_SHOWN: usize = 200;
+
+/// The beginning of a body, in one line.
+fn beginning(body: &[u8]) -> String {
+    let shown = String::from_utf8_lossy(&body[..body.len().min(BODY_SHOWN)]);
+    let mut shown = shown.replace(char::is_control, " ");
+    if body.len() > BODY_SHOWN {
+        shown.push('…');
+    }
+    shown
 }
 
 fn write_happened(f: &mut fmt::Formatter<'_>, happened: &Happened) -> fmt::Result {
@@ -132,24 +167,29 @@ fn write_happened(f: &mut fmt::Formatter<'_>, happened: &Happened) -> fmt::Resul
                 _ => write!(f, "settled: {word}"),
             }
         }
+        Happened::Noted(what) => f.write_str(what),
+        Happened::Restarted => f.write_str("the app is restarted"),
     }
 }
 
-/// What the database says.
-struct Stored<'a>(&'a Letter);
-
-impl fmt::Display for Stored<'_> {
+impl fmt::Display for Stored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let letter = self.0;
-        write!(f, "{:?}", letter.state)?;
+        let letter = match self {
+            Self::Unknown => return f.write_str("the database does not know it"),
+            Self::NotAsked(why) => return f.write_str(why),
+            Self::As(letter) => letter,
+        };
+        write!(f, "in the database: {:?}", letter.state)?;
         if let Some(reason) = letter.reason {
             write!(f, " ({})", reason.as_str())?;
         }
         if let (Some(id), Some(sequence)) = (&letter.correlation_id, letter.sequence) {
             write!(f, ", {sequence} of {id}")?;
         }
-        if letter.attempts > 0 {
-            write!(f, ", {} attempts in vain", letter.attempts)?;
+        match letter.attempts {
+            ..=0 => {}
+            1 => f.write_str(", 1 attempt in vain")?,
+            many => write!(f, ", {many} attempts in vain")?,
         }
         if let Some(status) = letter.last_status {
             write!(f, ", the last one with {status}")?;

@@ -4,21 +4,27 @@ use std::fmt::Display;
 
 use super::network::Way;
 use super::reply::Reply;
-use super::schedule::Verdict;
+use super::schedule::Ending;
 use crate::clock::Timestamp;
 use crate::operator::{Letter, Reason, State};
-use crate::probe::{Happened, Loss, Record};
+use crate::probe::{Happened, Loss, Probe, Record};
 
 /// One attempt to deliver an event.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Attempt {
-    /// Which one of its event, from 1; a copy has the number of its first.
+    /// Which delivery of its event, from 1, whoever made it; a copy has the number of its first.
     pub number: u32,
     /// When it was made.
     pub at: Timestamp,
+    /// Where it was sent.
+    pub path: String,
     /// What became of it.
     pub way: Way,
+    /// Whether it is the second one of two that were sent for one ([`Way::Twice`], [`Way::TwiceAtOnce`]).
+    pub copy: bool,
+    /// Whether it belongs to a [replay](super::Producer::replay).
+    pub replay: bool,
     /// What came back; nothing if the receiver was not reached, or the connection was lost before it answered.
     pub reply: Option<Reply>,
     /// Whether the producer saw that.
@@ -29,7 +35,7 @@ pub struct Attempt {
 ///
 /// ```text
 /// evt_1 of crm, seed 7
-///     0.000 s  attempt 1: answered 204 applied; its producer does not see that
+///     0.000 s  attempt 1, POST /webhooks/crm: answered 204 applied; its producer does not see that
 ///                verified by secret-1
 ///                waited 1 ms for its place
 ///                it is new
@@ -37,7 +43,7 @@ pub struct Attempt {
 ///                the handler answers 204
 ///                committed
 ///                settled: applied
-///    31.204 s  attempt 2: answered 200 duplicate
+///    31.204 s  attempt 2, POST /webhooks/crm: answered 200 duplicate
 ///                verified by secret-1
 ///                known from memory: applied before
 /// by its producer: Delivered
@@ -49,9 +55,33 @@ pub struct Story {
     pub(super) known_as: Option<(String, String)>,
     pub(super) seed: Option<u64>,
     pub(super) attempts: Vec<Attempt>,
-    pub(super) verdict: Option<Verdict>,
+    pub(super) ending: Option<Ending>,
     pub(super) journal: Vec<Record>,
-    pub(super) letter: Option<Letter>,
+    /// Knows what has come since.
+    pub(super) probe: Option<Probe>,
+    pub(super) not_sent: Option<NotSent>,
+    /// Whether the receiver is in this process.
+    pub(super) is_here: bool,
+    pub(super) stored: Stored,
+}
+
+/// Why there is no attempt.
+#[derive(Clone, Debug)]
+pub(super) enum NotSent {
+    /// A network left it out.
+    LeftOut,
+    /// Nobody has heard of it; these were sent.
+    Never(Vec<String>),
+}
+
+/// What the database says.
+#[derive(Clone, Debug)]
+pub(super) enum Stored {
+    /// Nothing.
+    Unknown,
+    As(Box<Letter>),
+    /// Why it was not asked.
+    NotAsked(String),
 }
 
 impl Story {
@@ -95,22 +125,30 @@ impl Story {
     }
 
     /// How it ended for its producer, if it has.
-    pub fn verdict(&self) -> Option<Verdict> {
-        self.verdict
+    pub fn verdict(&self) -> Option<Ending> {
+        self.ending
     }
 
     /// What the database says of it, when the story was asked for; nothing if it does not know it (any more).
     pub fn letter(&self) -> Option<&Letter> {
-        self.letter.as_ref()
+        match &self.stored {
+            Stored::As(letter) => Some(letter),
+            _ => None,
+        }
     }
 
     /// Its state in the database.
     pub fn state(&self) -> Option<State> {
-        self.letter.as_ref().map(|letter| letter.state)
+        self.letter().map(|letter| letter.state)
     }
 
     /// How often the handler was called.
+    ///
+    /// # Panics
+    /// If the receiver is elsewhere, so that nobody knows.
+    #[track_caller]
     pub fn runs(&self) -> usize {
+        self.demand_more_than_answers();
         let began = |record: &&Record| matches!(record.happened, Happened::Began(_));
         self.journal.iter().filter(began).count()
     }
@@ -118,7 +156,12 @@ impl Story {
     /// How often its handler's work was committed. If no commit of the inbox's was seen to succeed, and the database has it
     /// as applied all the same after a run of its handler, then that is once: nobody heard what came of the commit, or the
     /// handler made one of its own.
+    ///
+    /// # Panics
+    /// If the receiver is elsewhere, so that nobody knows.
+    #[track_caller]
     pub fn times_applied(&self) -> usize {
+        self.demand_more_than_answers();
         match self.commits() {
             0 if self.runs() > 0 && self.state() == Some(State::Applied) => 1,
             commits => commits,
@@ -156,9 +199,7 @@ impl Story {
             (0, _) if self.escaped() => self.fails(
                 "not applied by the inbox; but its transaction had ended: what it wrote may be committed",
             ),
-            (1, state) => self.fails(format_args!(
-                "committed once, but in the database: {state:?}"
-            )),
+            (1, _) => self.fails(format_args!("committed once, but {}", self.stored)),
             (times, _) => self.fails(format_args!("applied {times} times, instead of once")),
         }
     }
@@ -221,9 +262,14 @@ impl Story {
         self.assert_answered(202, "parked");
         let waits_for = self.reply().waiting_for();
         if waits_for != Some(sequence) {
-            self.fails(format_args!(
-                "it waits for {waits_for:?}, instead of {sequence}"
-            ));
+            match waits_for {
+                Some(other) => {
+                    self.fails(format_args!("it waits for {other}, instead of {sequence}"))
+                }
+                None => self.fails(format_args!(
+                    "its answer does not say that it waits for {sequence}"
+                )),
+            }
         }
         self
     }
@@ -234,7 +280,8 @@ impl Story {
     /// If not, with the story.
     #[track_caller]
     pub fn assert_dead(&self, reason: Reason) -> &Self {
-        let is = self.letter.as_ref().map(|at| (at.state, at.reason));
+        self.demand_more_than_answers();
+        let is = self.letter().map(|at| (at.state, at.reason));
         if is != Some((State::Dead, Some(reason))) {
             self.fails(format_args!(
                 "no dead letter of the reason {}",
@@ -266,14 +313,16 @@ impl Story {
     /// # Panics
     /// If not, with the story.
     #[track_caller]
-    pub fn assert_ended(&self, verdict: Verdict) -> &Self {
-        if self.verdict != Some(verdict) {
-            let is = self.verdict;
-            self.fails(format_args!(
-                "ended as {is:?} for its producer, instead of {verdict:?}"
-            ));
+    pub fn assert_ended(&self, ending: Ending) -> &Self {
+        match self.ending {
+            Some(is) if is == ending => self,
+            Some(is) => self.fails(format_args!(
+                "ended as {is:?} for its producer, instead of {ending:?}"
+            )),
+            None => self.fails(format_args!(
+                "it has not ended for a producer, instead of {ending:?}"
+            )),
         }
-        self
     }
 
     /// Demands so many attempts; copies count.
@@ -303,7 +352,26 @@ impl Story {
     }
 
     #[track_caller]
+    fn demand_more_than_answers(&self) {
+        if !self.is_here {
+            self.fails(
+                "only answers are known of a receiver elsewhere: use assert_answered or assert_ended",
+            );
+        }
+    }
+
+    #[track_caller]
     fn fails(&self, why: impl Display) -> ! {
-        panic!("{}: {why}\n\n{self}", self.name)
+        let name = &self.name;
+        let grown = |probe: &Probe| probe.journal().len() > self.journal.len();
+        if let (Some(first), Some(last)) = (self.journal.first(), self.journal.last())
+            && self.probe.as_ref().is_some_and(grown)
+        {
+            let since = last.at.since(first.at).as_secs_f64();
+            panic!(
+                "{name}: {why} (as of {since:.3} s; kit.story({name:?}) has what came later)\n\n{self}"
+            );
+        }
+        panic!("{name}: {why}\n\n{self}")
     }
 }

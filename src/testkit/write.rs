@@ -38,6 +38,7 @@ pub(super) struct Draft {
 ///
 /// # Panics
 /// If it has not.
+#[track_caller]
 pub(super) fn check(event: &Event, preset: &Preset) {
     let (mapping, name) = (preset.mapping(), preset.name);
     let places = mapping.places();

@@ -32,6 +32,34 @@ async fn every_test_has_a_database_of_its_own<D: On>(db: TestDatabase<D>) {
 async fn statements_that_are_refused_are_named<D: On>(db: TestDatabase<D>) {
     let said = panics(async move { db.execute("INSERT INTO nowhere VALUES (1)").await }).await;
     assert!(said.contains("INSERT INTO nowhere"), "{said}");
+    assert!(said.contains("(tests/testkit/databases.rs:"), "{said}");
+}
+
+/// Its pool would be out of time at once, and would not say why.
+#[tokio::test(start_paused = true)]
+async fn a_clock_of_tokio_that_stands_still_is_refused() {
+    for said in [
+        panics(testkit::sqlite()).await,
+        panics(testkit::sqlite_in_memory()).await,
+    ] {
+        assert!(said.contains("do not pause tokio's clock"), "{said}");
+        assert!(said.contains("VirtualClock"), "{said}");
+    }
+}
+
+#[cfg(all(feature = "postgres", feature = "mysql"))]
+#[tokio::test]
+async fn the_url_of_another_kind_of_server_is_refused_at_once() {
+    let said = panics(testkit::postgres("mysql://nobody:secret@nowhere/x")).await;
+    assert!(
+        said.ends_with("begins with `mysql://`, and not with `postgres://`"),
+        "{said}"
+    );
+    let said = panics(testkit::mysql("postgresql://nobody:secret@nowhere/x")).await;
+    assert!(
+        said.ends_with("begins with `postgresql://`, and not with `mysql://`"),
+        "{said}"
+    );
 }
 
 #[tokio::test]

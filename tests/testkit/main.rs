@@ -4,6 +4,8 @@
 mod check;
 mod databases;
 mod doubts;
+mod effects;
+mod lines;
 mod networks;
 mod passing;
 mod presets;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::post;
 use http::StatusCode;
-use tower_inbox::testkit::schedule::Verdict;
+use tower_inbox::testkit::schedule::Ending;
 use tower_inbox::testkit::{self, Event, Kit, Network, Point, TestDatabase, VirtualClock, Way};
 use tower_inbox::{Delivery, Preset, Tx};
 
@@ -65,7 +65,7 @@ async fn whoever_is_cut_off_comes_again<D: On>(db: TestDatabase<D>) {
         let story = kudos.deliver(&testkit::event(id)).await;
         story
             .assert_applied_once()
-            .assert_ended(Verdict::Delivered)
+            .assert_ended(Ending::Delivered)
             .assert_attempts(2);
         // Cut off before its answer, it was applied all the same.
         let applied_by_second = story.reply().outcome() == "applied";
@@ -105,6 +105,8 @@ async fn a_restart_in_the_middle_of_the_traffic_loses_nothing<D: On>(db: TestDat
     let kudos = kit.producer(Preset::KUDOS, SECRET).to("/webhooks/crm");
     for story in kudos.network(network).run(&events(4)).await {
         story.assert_applied_once();
+        let line = "the app is restarted";
+        assert!(story.to_string().contains(line), "{story}");
         assert_eq!(
             story.attempts().len(),
             if story.id() == "evt_1" { 2 } else { 1 }
@@ -140,6 +142,25 @@ async fn faults_are_asked_in_their_order() {
     let ways: Vec<_> = story.attempts().iter().map(|attempt| attempt.way).collect();
     assert_eq!(ways, [Way::Down, Way::Twice, Way::Twice]);
     assert_eq!(story.statuses(), [204, 200]);
+}
+
+/// 30 s, 2 min, 10 min: the third attempt falls into the outage, and the second one does not.
+#[tokio::test]
+async fn an_outage_in_the_middle_is_over_after_it() {
+    let db = testkit::sqlite().await;
+    let (kit, _) = app(&db, kudos()).await;
+    let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+    let network = Network::perfect()
+        .down_between(minutes(1), minutes(4))
+        .each(|sending| (sending.attempt < 3).then_some(Way::AnswerLost));
+    let kudos = kit.producer(Preset::KUDOS, SECRET).to("/webhooks/crm");
+    let story = kudos.network(network).deliver(&events(1)[0]).await;
+    let ways: Vec<_> = story.attempts().iter().map(|attempt| attempt.way).collect();
+    assert_eq!(
+        ways,
+        [Way::AnswerLost, Way::AnswerLost, Way::Down, Way::Through]
+    );
+    story.assert_applied_once().assert_duplicate();
 }
 
 /// A connection that is really cut, at either point.

@@ -10,7 +10,7 @@ use http::StatusCode;
 use serde_json::json;
 use tower_inbox::clock::Clock as _;
 use tower_inbox::operator::Reason;
-use tower_inbox::testkit::schedule::Verdict;
+use tower_inbox::testkit::schedule::Ending;
 use tower_inbox::testkit::{self, Event, Kit, Network, Producer, TestDatabase};
 use tower_inbox::{Delivery, Preset, Source, Tx};
 
@@ -47,7 +47,7 @@ async fn a_producer_whose_receiver_is_away_comes_again_by_its_schedule<D: On>(db
     let story = kudos.deliver(&events(1)[0]).await;
     story
         .assert_applied_once()
-        .assert_ended(Verdict::Delivered)
+        .assert_ended(Ending::Delivered)
         .assert_runs(1);
     let passed = clock.now().since(start);
     assert!(passed >= minutes && passed < Duration::from_secs(7_688));
@@ -56,7 +56,7 @@ async fn a_producer_whose_receiver_is_away_comes_again_by_its_schedule<D: On>(db
     let never = producer(&kit, Preset::KUDOS).network(Network::perfect().down_for(Duration::MAX));
     let story = never.deliver(&testkit::event("evt_2")).await;
     story
-        .assert_ended(Verdict::Exhausted)
+        .assert_ended(Ending::Exhausted)
         .assert_attempts(6)
         .assert_not_applied();
 }
@@ -84,7 +84,7 @@ async fn a_gap_that_stays_becomes_dead_letters<D: On>(db: TestDatabase<D>) {
     let stories = sequenced.run(&stream(3)).await;
     stories[0].assert_applied_once();
     stories[1].assert_attempts(0);
-    stories[2].assert_ended(Verdict::Exhausted);
+    stories[2].assert_ended(Ending::Exhausted);
     clock.advance(Duration::from_secs(300));
     kit.settled().await;
     kit.story("evt_3").await.assert_dead(Reason::Gap);
@@ -143,9 +143,9 @@ fn answers_first<D: On>(status: u16, retry_after: Option<&'static str>) -> Route
 #[tokio::test]
 async fn codes_and_retry_after_are_the_producers_own() {
     for (status, retry_after, verdict, pause) in [
-        (429, Some("1200"), Verdict::Delivered, Some(1_200..=1_200)),
-        (503, None, Verdict::Delivered, Some(22..=38)),
-        (418, None, Verdict::Refused, None),
+        (429, Some("1200"), Ending::Delivered, Some(1_200..=1_200)),
+        (503, None, Ending::Delivered, Some(22..=38)),
+        (418, None, Ending::Refused, None),
     ] {
         let db = testkit::sqlite().await;
         let router = answers_first::<sqlx::Sqlite>(status, retry_after);
@@ -177,13 +177,13 @@ async fn any_preset_can_be_played() {
             .signed_url("https://a.test")
             .network(down);
         let story = away.deliver(&testkit::event("evt_1")).await;
-        story.assert_ended(Verdict::Exhausted);
+        story.assert_ended(Ending::Exhausted);
         let passed = clock.now().since(start);
         assert!(passed <= preset.retry_span, "{}: {passed:?}", preset.name);
         let there = producer(&kit, *preset).signed_url("https://a.test");
         let story = there.deliver(&testkit::event("evt_2")).await;
         // To Linear a handler's 204 is a failure, and a duplicate's 200 is not.
-        story.assert_applied_once().assert_ended(Verdict::Delivered);
+        story.assert_applied_once().assert_ended(Ending::Delivered);
     }
 }
 
@@ -226,7 +226,7 @@ async fn a_clock_that_is_off_is_refused() {
         producer(&kit, Preset::KUDOS).clock_behind(off),
     ] {
         let story = skewed.deliver(&testkit::event("evt_1")).await;
-        story.assert_unauthorized().assert_ended(Verdict::Refused);
+        story.assert_unauthorized().assert_ended(Ending::Refused);
     }
 }
 
@@ -299,7 +299,7 @@ async fn a_producer_over_a_socket_takes_its_time() {
         .time_scale(100.0);
     let began = Instant::now();
     for story in sequenced.network(network).run(&stream(3)).await {
-        story.assert_applied_once().assert_ended(Verdict::Delivered);
+        story.assert_applied_once().assert_ended(Ending::Delivered);
     }
     assert!(
         began.elapsed() >= Duration::from_millis(50),
@@ -310,7 +310,7 @@ async fn a_producer_over_a_socket_takes_its_time() {
         .over(&url)
         .to("/webhooks/crm");
     let story = elsewhere.deliver(&stream(1)[0]).await;
-    story.assert_duplicate().assert_ended(Verdict::Delivered);
+    story.assert_duplicate().assert_ended(Ending::Delivered);
     assert_eq!(story.letter(), None);
     server.abort();
 }

@@ -63,7 +63,7 @@ async fn what_the_worker_does_is_in_the_story_too<D: On>(db: TestDatabase<D>) {
     story.assert_applied_once().assert_runs(2);
     let text = story.to_string();
     for line in [
-        "attempt 1: answered 202 parked, waiting for 1",
+        "attempt 1, POST /webhooks/crm: answered 202 parked, waiting for 1",
         "lower sequences have not come yet: it is to be parked",
         "it is stored, and its turn has come",
         "the handler is called by the worker",
@@ -171,7 +171,7 @@ async fn an_assertion_that_fails_tells_the_story() {
         said.starts_with("0 instead of 3 (tests/testkit/stories.rs:"),
         "{said}"
     );
-    assert!(said.contains("attempt 1: answered 401 rejected"), "{said}");
+    assert!(said.contains(": answered 401 rejected"), "{said}");
 }
 
 /// What nobody mounts is named.

@@ -16,6 +16,7 @@ impl<DB: TestBackend> Checking<DB> {
         let story = stage.send(&sample.event).await;
         if let Some((check, what)) = self.is_wrong(&stage, &story) {
             report.found(check, &sample.name, what, story.to_string());
+            report.mend(remedy::<DB>(check, &story));
             stage.end().await;
             return None;
         }
@@ -87,6 +88,10 @@ impl<DB: TestBackend> Checking<DB> {
             report.left_out(Check::Rotation, "no secret to rotate to was given");
             return;
         };
+        // It says nothing about one event more than about another.
+        if report.has_any(Check::Rotation) {
+            return;
+        }
         let both = [new.as_str(), old.as_str()];
         let secret = |text: &str| Secret::decode(preset.key, text).ok();
         let decoded = both.iter().filter_map(|text| secret(text));
@@ -138,6 +143,41 @@ impl<DB: TestBackend> Checking<DB> {
                 report.found(check, &sample.name, what, story.to_string());
             }
         }
+    }
+}
+
+/// What to do about a first delivery that is not applied, by what is known of it.
+fn remedy<DB: TestBackend>(check: Check, story: &Story) -> Option<String> {
+    let status = story.last_reply().map(|reply| reply.status);
+    let failed = status.is_some_and(|status| status >= 500);
+    let waited = DB::WRITER_WAITS.is_some_and(|limit| {
+        let took = story.first_run();
+        let untaken = !story.untaken().is_empty();
+        failed && (untaken || took.is_some_and(|took| took >= limit.mul_f64(0.9)))
+    });
+    match (check, status?) {
+        (Check::First | Check::Slow, _) if waited => Some(
+            "SQLite has one writer, and a write through the pool waits for this transaction: write by `Tx`."
+                .into(),
+        ),
+        (Check::Slow, _) if DB::WRITER_WAITS.is_some() && story.took_too_long() => Some(format!(
+            "{} Or does it write through the pool? SQLite has one writer, and such a write waits for this transaction: \
+             write by `Tx`.",
+            check.remedy()
+        )),
+        (Check::First, 401) => {
+            Some("The secret here is not the source's: `.producer(preset, secret)` has to have one of its.".into())
+        }
+        (Check::First, 400..=499) => Some(
+            "The sample must be one that the handler applies: the answer's body, in the story, may say what is wrong \
+             with it."
+                .into(),
+        ),
+        (Check::First, 500..) => Some(
+            "The handler failed, see the story: does `.schema(…)`, or the app's start, make the tables that it writes?"
+                .into(),
+        ),
+        _ => None,
     }
 }
 

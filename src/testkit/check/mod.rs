@@ -149,7 +149,9 @@ impl<DB: TestBackend> Checking<DB> {
         self
     }
 
-    /// The secret that the producer rotates to, which the app is to know too. Without: no rotation is tried.
+    /// The secret that the producer rotates to, which the app is to know too: its source has
+    /// `Source::secrets([new, old])` in the function that makes it. Without: no rotation is tried. If a secret is refused,
+    /// that is told once, whatever the events.
     pub fn rotating_to(mut self, secret: impl Into<String>) -> Self {
         self.next_secret = Some(secret.into());
         self

@@ -74,7 +74,30 @@ impl Check {
         }
     }
 
-    /// What to do about it.
+    /// What is wrong then, in a few words about the event.
+    pub const fn headline(self) -> &'static str {
+        match self {
+            Self::Inbox => "is not answered by the inbox",
+            Self::First => "is not applied",
+            Self::Slow => "takes too long",
+            Self::Kept => "keeps its transaction",
+            Self::Ended => "ends its transaction",
+            Self::Swallowed => "swallows a failed statement",
+            Self::Again => "has effects again when it is delivered again",
+            Self::Restart => "does not survive a restart",
+            Self::AtOnce => "does not stand copies at the same time",
+            Self::Fault => "makes a verdict of a database's fault",
+            Self::Outside => "writes outside its transaction",
+            Self::Retry => "does not do the same when it is tried again",
+            Self::Disconnect => "has other effects when its producer goes away",
+            Self::Rotation => "is refused in a rotation",
+            Self::UnknownType => "fails for ever with an unknown type",
+            Self::MissingFields => "fails for ever without its fields",
+            Self::Drained => "has other effects after it was parked",
+        }
+    }
+
+    /// What to do about it, as a rule; a finding may know better.
     pub const fn remedy(self) -> &'static str {
         match self {
             Self::Inbox => {
@@ -159,6 +182,8 @@ pub struct Finding {
     pub event: String,
     /// What is wrong, in a sentence, and with the rows that show it.
     pub what: String,
+    /// What to do about it.
+    pub remedy: String,
     /// The story of the event that shows it.
     pub story: String,
 }
@@ -169,8 +194,10 @@ impl fmt::Display for Finding {
             Severity::Error => "error",
             Severity::Warning => "warning",
         };
-        writeln!(f, "{kind} {}, {}: {}", self.check, self.event, self.what)?;
-        writeln!(f, "  {}", self.check.remedy())?;
+        let (event, headline) = (&self.event, self.check.headline());
+        writeln!(f, "{kind}: {event}: {headline} [{}]", self.check)?;
+        writeln!(f, "  {}", self.what)?;
+        writeln!(f, "  {}", self.remedy)?;
         for line in self.story.lines() {
             writeln!(f, "  | {line}")?;
         }
@@ -222,13 +249,25 @@ impl Report {
             check,
             event: event.to_owned(),
             what,
+            remedy: check.remedy().to_owned(),
             story,
         });
+    }
+
+    /// What to do about the last finding, if that is known better than as a rule.
+    pub(super) fn mend(&mut self, remedy: Option<String>) {
+        if let (Some(last), Some(remedy)) = (self.findings.last_mut(), remedy) {
+            last.remedy = remedy;
+        }
     }
 
     pub(super) fn has(&self, check: Check, event: &str) -> bool {
         let mut findings = self.findings.iter();
         findings.any(|finding| finding.check == check && finding.event == event)
+    }
+
+    pub(super) fn has_any(&self, check: Check) -> bool {
+        self.findings.iter().any(|finding| finding.check == check)
     }
 
     pub(super) fn has_errors(&self) -> bool {

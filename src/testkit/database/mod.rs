@@ -2,6 +2,7 @@
 
 #[cfg(feature = "mysql")]
 mod mysql;
+mod number;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "sqlite")]
@@ -11,12 +12,15 @@ use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::panic::Location;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::{AssertSqlSafe, Pool, SqlSafeStr as _};
 
+use self::number::Cell;
+pub(super) use self::number::number;
 use super::check::Look;
 use crate::clock::Timestamp;
 
@@ -58,16 +62,20 @@ enum Place {
 
 /// A back end on which the kit can make databases: each of the crate's. Nobody else can implement it.
 pub trait TestBackend: Look {
+    /// How long a second writer waits for the only one that there may be; nothing where there are several.
+    #[doc(hidden)]
+    const WRITER_WAITS: Option<Duration> = None;
+
     /// Removes a database of this name from a server, whoever is connected to it.
     #[doc(hidden)]
     fn remove(server: &str, name: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// The one number that a query finds.
+    /// All rows that a query finds.
     #[doc(hidden)]
-    fn number(
+    fn cells(
         pool: &Pool<Self>,
         sql: &str,
-    ) -> impl Future<Output = Result<Option<i64>, sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<Vec<Cell>>, sqlx::Error>> + Send;
 }
 
 impl<DB: TestBackend> TestDatabase<DB> {
@@ -89,30 +97,29 @@ impl<DB: TestBackend> TestDatabase<DB> {
     ///
     /// # Panics
     /// If the database refuses one.
-    pub async fn execute(&self, sql: &str) {
-        let done = async {
-            let mut conn = self.pool.acquire().await?;
-            DB::run(&mut conn, AssertSqlSafe(sql).into_sql_str()).await
-        };
-        if let Err(error) = done.await {
-            panic!("{error}: {sql}");
+    #[track_caller]
+    pub fn execute(&self, sql: &str) -> impl Future<Output = ()> + Send {
+        let caller = Location::caller();
+        async move {
+            let done = async {
+                let mut conn = self.pool.acquire().await?;
+                DB::run(&mut conn, AssertSqlSafe(sql).into_sql_str()).await
+            };
+            if let Err(error) = done.await {
+                panic!("{error} ({caller}): {sql}");
+            }
         }
     }
 
-    /// The one number that a query finds, such as a count or a sum; no number at all (NULL) counts as 0.
+    /// The one number that a query finds, such as a count or a sum; no number at all (NULL) counts as 0. A decimal or a
+    /// floating-point number is one if it is whole; a text is none.
     ///
     /// # Panics
-    /// If the database refuses it, or it finds something else.
-    pub async fn number(&self, sql: &str) -> i64 {
-        number(&self.pool, sql).await
-    }
-}
-
-/// The one number that a query finds.
-pub(super) async fn number<DB: TestBackend>(pool: &Pool<DB>, sql: &str) -> i64 {
-    match DB::number(pool, sql).await {
-        Ok(number) => number.unwrap_or(0),
-        Err(error) => panic!("{error}: {sql}"),
+    /// If the database refuses it, or it finds something else: no row or several, several columns, a text, a fraction.
+    #[track_caller]
+    pub fn number(&self, sql: &str) -> impl Future<Output = i64> + Send {
+        let caller = Location::caller();
+        async move { number(&self.pool, sql, caller).await }
     }
 }
 
@@ -205,6 +212,36 @@ fn not_made<T>(what: &str, made: Result<T, sqlx::Error>) -> T {
         // The URL is not in it: it has a password.
         Err(error) => panic!("{what}: {error}"),
     }
+}
+
+/// A runtime whose clock stands still lets every time-out of a pool pass at once.
+///
+/// # Panics
+/// If that is so.
+fn refuse_paused_clock() {
+    let (before, real) = (tokio::time::Instant::now(), Instant::now());
+    while real.elapsed() < Duration::from_micros(10) {
+        std::hint::spin_loop();
+    }
+    assert!(
+        before.elapsed() > Duration::ZERO,
+        "do not pause tokio's clock (`start_paused`, `tokio::time::pause`), since a database answers in real time: \
+         `testkit::VirtualClock` is the clock that a test moves"
+    );
+}
+
+/// Refuses the URL of another kind of database, before anything is tried.
+///
+/// # Panics
+/// If it has none of these schemes, which are written in front of `://`.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+fn refuse_other_scheme(server: &str, schemes: &[&str]) {
+    let scheme = server.split_once("://").map_or("", |(scheme, _)| scheme);
+    assert!(
+        schemes.contains(&scheme),
+        "the URL of this server begins with `{scheme}://`, and not with `{}://`",
+        schemes[0]
+    );
 }
 
 #[cfg(test)]

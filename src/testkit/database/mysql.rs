@@ -4,12 +4,14 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, MySql, Pool};
 
 use super::{
-    CONNECTIONS, PREFIX, Place, TestBackend, TestDatabase, fresh_name, is_first_look, is_left_over,
-    not_made, with_database,
+    CONNECTIONS, Cell, PREFIX, Place, TestBackend, TestDatabase, fresh_name, is_first_look,
+    is_left_over, not_made, refuse_other_scheme, refuse_paused_clock, with_database,
 };
 
 impl TestDatabase<MySql> {
     pub(in crate::testkit) async fn on_mysql(server: &str) -> Self {
+        refuse_paused_clock();
+        refuse_other_scheme(server, &["mysql", "mariadb"]);
         not_made(
             "no database could be made on this MySQL or MariaDB server",
             make(server).await,
@@ -51,10 +53,9 @@ impl TestBackend for MySql {
         conn.close().await
     }
 
-    async fn number(pool: &Pool<Self>, sql: &str) -> Result<Option<i64>, sqlx::Error> {
-        sqlx::query_scalar(AssertSqlSafe(format!("SELECT CAST(({sql}) AS SIGNED)")))
-            .fetch_one(pool)
-            .await
+    async fn cells(pool: &Pool<Self>, sql: &str) -> Result<Vec<Vec<Cell>>, sqlx::Error> {
+        let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(pool).await?;
+        rows.iter().map(Cell::all).collect()
     }
 }
 

@@ -5,8 +5,8 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Pool, Postgres};
 
 use super::{
-    CONNECTIONS, PREFIX, Place, TestBackend, TestDatabase, fresh_name, is_first_look, is_left_over,
-    not_made, with_database,
+    CONNECTIONS, Cell, PREFIX, Place, TestBackend, TestDatabase, fresh_name, is_first_look,
+    is_left_over, not_made, refuse_other_scheme, refuse_paused_clock, with_database,
 };
 
 /// Somebody is connected to the template, for a moment as a rule.
@@ -14,6 +14,8 @@ const TEMPLATE_IN_USE: &str = "55006";
 
 impl TestDatabase<Postgres> {
     pub(in crate::testkit) async fn on_postgres(server: &str) -> Self {
+        refuse_paused_clock();
+        refuse_other_scheme(server, &["postgres", "postgresql"]);
         not_made(
             "no database could be made on this PostgreSQL server",
             make(server).await,
@@ -65,10 +67,9 @@ impl TestBackend for Postgres {
         conn.close().await
     }
 
-    async fn number(pool: &Pool<Self>, sql: &str) -> Result<Option<i64>, sqlx::Error> {
-        sqlx::query_scalar(AssertSqlSafe(format!("SELECT CAST(({sql}) AS BIGINT)")))
-            .fetch_one(pool)
-            .await
+    async fn cells(pool: &Pool<Self>, sql: &str) -> Result<Vec<Vec<Cell>>, sqlx::Error> {
+        let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(pool).await?;
+        rows.iter().map(Cell::all).collect()
     }
 }
 

@@ -1,16 +1,18 @@
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use sqlx::sqlite::SqlitePoolOptions;
 use sqlx::{AssertSqlSafe, Pool, Sqlite};
 
 use super::{
-    CONNECTIONS, Place, TestBackend, TestDatabase, fresh_name, is_first_look, is_left_over,
-    not_made,
+    CONNECTIONS, Cell, Place, TestBackend, TestDatabase, fresh_name, is_first_look, is_left_over,
+    not_made, refuse_paused_clock,
 };
 use crate::store::sqlite;
 
 impl TestDatabase<Sqlite> {
     pub(in crate::testkit) async fn file() -> Self {
+        refuse_paused_clock();
         let temporary = std::env::temp_dir();
         if is_first_look("sqlite") {
             remove_left_overs(&temporary);
@@ -20,15 +22,17 @@ impl TestDatabase<Sqlite> {
             panic!("no directory {}: {error}", directory.display());
         }
         let url = url(&directory.join("test.db"));
-        let place = Place::Directory(directory);
-        let pool = not_made(
-            "no SQLite database could be made",
-            sqlite::connect(&url, CONNECTIONS).await,
-        );
-        Self::new(pool, url, place)
+        let made = sqlite::connect(&url, CONNECTIONS).await;
+        if made.is_err() {
+            // Whatever cannot be removed is a left-over, for a later run.
+            let _ = std::fs::remove_dir_all(&directory);
+        }
+        let pool = not_made("no SQLite database could be made", made);
+        Self::new(pool, url, Place::Directory(directory))
     }
 
     pub(in crate::testkit) async fn memory() -> Self {
+        refuse_paused_clock();
         let url = "sqlite::memory:".to_owned();
         // One connection that is kept: another one would have another database.
         let options = SqlitePoolOptions::new()
@@ -44,15 +48,16 @@ impl TestDatabase<Sqlite> {
 }
 
 impl TestBackend for Sqlite {
+    const WRITER_WAITS: Option<Duration> = Some(sqlite::BUSY_TIMEOUT);
+
     async fn remove(_: &str, _: &str) -> Result<(), sqlx::Error> {
         // Its directory is all that there is.
         Ok(())
     }
 
-    async fn number(pool: &Pool<Self>, sql: &str) -> Result<Option<i64>, sqlx::Error> {
-        sqlx::query_scalar(AssertSqlSafe(format!("SELECT CAST(({sql}) AS INTEGER)")))
-            .fetch_one(pool)
-            .await
+    async fn cells(pool: &Pool<Self>, sql: &str) -> Result<Vec<Vec<Cell>>, sqlx::Error> {
+        let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(pool).await?;
+        rows.iter().map(Cell::all).collect()
     }
 }
 

@@ -11,7 +11,7 @@ use super::producer::{Producer, Way, pauses, status_in_amount};
 use crate::db::TestDb;
 use crate::kit::{Call, SOURCE, Setup, seeded};
 use crate::shared::preset::Preset;
-use crate::shared::schedule::Verdict;
+use crate::shared::schedule::Ending;
 
 suite![
     an_event_has_one_key_of_its_own_in_all_six_attempts,
@@ -51,7 +51,7 @@ async fn an_event_has_one_key_of_its_own_in_all_six_attempts<D: TestDb>(db: D) {
     let stories = producer.run(&world, &events, last_only).await;
     let mut keys = HashSet::new();
     for (event, story) in events.iter().zip(&stories) {
-        story.ends(Verdict::Delivered, 6);
+        story.ends(Ending::Delivered, 6);
         let sent = story.header("idempotency-key");
         assert_eq!(sent, [event.id.as_str(); 6]);
         let bytes = sent[0].as_bytes();
@@ -83,7 +83,7 @@ async fn an_unseen_key_is_processed_and_a_seen_one_gets_the_stored_response<D: T
         }
     };
     let story = producer.deliver(&world, &event, lost).await;
-    story.ends(Verdict::Delivered, 6);
+    story.ends(Ending::Delivered, 6);
     assert_eq!(story.statuses(), [201; 6]);
     let other = answering(producer.receiver(&db)).start().await;
     let elsewhere = producer.send(&other, &event).await;
@@ -109,22 +109,22 @@ async fn each_code_of_the_lists_ends_as_its_list_says<D: TestDb>(db: D) {
         let story = producer.deliver(&world, &event, through).await;
         story.ends(verdict, attempts);
         assert_eq!(story.statuses()[0], first);
-        sum += usize::from(verdict == Verdict::Delivered);
+        sum += usize::from(verdict == Ending::Delivered);
         assert_eq!(world.ledger().await.len(), sum, "{status}");
     };
     for status in [200, 201, 204, 226, 299] {
-        ends(status, Verdict::Delivered, 1, status).await;
+        ends(status, Ending::Delivered, 1, status).await;
     }
     for status in [408, 425, 429, 500, 502, 503, 504] {
-        ends(status, Verdict::Delivered, 2, status).await;
+        ends(status, Ending::Delivered, 2, status).await;
     }
     for status in [301, 302, 307, 308, 400, 401, 403, 404, 409, 422] {
-        ends(status, Verdict::Refused, 1, status).await;
+        ends(status, Ending::Refused, 1, status).await;
     }
     // A handler's 410 is a verdict on this event; only a deregistered source answers 410.
-    ends(410, Verdict::Refused, 1, 422).await;
+    ends(410, Ending::Refused, 1, 422).await;
     for status in [501, 505, 507, 599] {
-        ends(status, Verdict::Delivered, 2, 503).await;
+        ends(status, Ending::Delivered, 2, 503).await;
     }
 }
 
@@ -152,7 +152,7 @@ async fn what_is_refused_is_kept_for_the_reconciliation<D: TestDb>(db: D) {
     let mut event = producer.event();
     event.amount = 403;
     let story = producer.deliver(&world, &event, through).await;
-    story.ends(Verdict::Refused, 1).last().is(403, "rejected");
+    story.ends(Ending::Refused, 1).last().is(403, "rejected");
     assert!(world.ledger().await.is_empty());
     let kept = "SELECT event_id FROM {p}pending WHERE reason = 3 AND last_status = 403";
     assert_eq!(world.texts(kept).await, [event.id.as_str()]);
@@ -175,7 +175,7 @@ async fn timeouts_and_lost_connections_are_tried_again_and_applied_once<D: TestD
     };
     let stories = producer.run(&world, &events, any).await;
     for story in &stories {
-        assert_eq!(story.verdict, Some(Verdict::Delivered), "{story:?}");
+        assert_eq!(story.verdict, Some(Ending::Delivered), "{story:?}");
         for (sent, step) in story.sent[1..].iter().zip(&[30, 90, 210, 450, 930]) {
             let (low, high) = (step * 8 / 10, step * 12 / 10);
             let range = Duration::from_secs(low)..=Duration::from_secs(high);
@@ -234,7 +234,7 @@ async fn a_retry_after_on_429_overrides_the_schedule<D: TestDb>(db: D) {
         let mut event = producer.event();
         event.amount = wait;
         let story = producer.deliver(&world, &event, through).await;
-        story.ends(Verdict::Delivered, 3);
+        story.ends(Ending::Delivered, 3);
         let wait = u64::try_from(wait).expect("positive");
         let at: Vec<_> = story.sent.iter().map(|sent| sent.at.as_secs()).collect();
         assert_eq!(at, [0, wait, 2 * wait]);
@@ -250,7 +250,7 @@ async fn after_the_sixth_attempt_an_event_is_exhausted_and_can_still_be_sent_aga
     let events = producer.events(5, 2, false);
     let stories = producer.run(&world, &events, |_, _, _| Way::Down).await;
     for story in &stories {
-        story.ends(Verdict::Exhausted, 6);
+        story.ends(Ending::Exhausted, 6);
         assert!(story.sent[5].at <= tower_inbox::Preset::BRIEF.retry_span);
     }
     assert!(world.ledger().await.is_empty());
@@ -276,7 +276,7 @@ async fn a_replay_after_72_hours_is_known_by_the_shortest_retention<D: TestDb>(d
     let world = receiver(&producer).start().await;
     let event = producer.event();
     let story = producer.deliver(&world, &event, |_, _, _| Way::AnswerLost);
-    story.await.ends(Verdict::Exhausted, 6);
+    story.await.ends(Ending::Exhausted, 6);
     producer.clock.advance(72 * HOUR);
     world.inbox.purge(SOURCE).await.expect("it is purged");
     // In a process that remembers nothing of its own.

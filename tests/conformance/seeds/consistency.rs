@@ -8,7 +8,7 @@ use crate::db::TestDb;
 use crate::kit::{Call, Gate, eventually, seeded};
 use crate::shared::plan::Event;
 use crate::shared::preset::Preset;
-use crate::shared::schedule::Verdict;
+use crate::shared::schedule::Ending;
 use axum::body::Body;
 use http::{HeaderValue, Request};
 
@@ -165,7 +165,7 @@ async fn an_event_after_a_gap_is_parked_with_202_and_comes_again_until_its_200<D
     assert!(
         stories
             .iter()
-            .all(|story| story.verdict == Some(Verdict::Delivered))
+            .all(|story| story.verdict == Some(Ending::Delivered))
     );
     let account = &events[0]
         .order
@@ -240,7 +240,7 @@ async fn an_acknowledgment_that_is_lost_is_followed_by_already_processed<D: Test
         }
     };
     let story = producer.deliver(&world, &event, lost).await;
-    story.ends(Verdict::Delivered, 4).last().is_duplicate();
+    story.ends(Ending::Delivered, 4).last().is_duplicate();
     assert_eq!(story.statuses(), [204, 200, 200, 200]);
     assert_eq!(world.applied().await, [event.id]);
 }
@@ -253,7 +253,7 @@ async fn timeouts_and_5xx_are_tried_again_with_the_same_identifiers<D: TestDb>(d
     event.amount = 500;
     let down = |_: &Event, number, _| if number < 4 { Way::Down } else { Way::Through };
     let story = producer.deliver(&world, &event, down).await;
-    story.ends(Verdict::Delivered, 5);
+    story.ends(Ending::Delivered, 5);
     assert_eq!(story.statuses(), [0, 0, 0, 500, 204]);
     let at: Vec<_> = story.sent.iter().map(|sent| sent.at.as_secs()).collect();
     assert_eq!(at, [0, 1, 5, 21, 85]);
@@ -313,7 +313,7 @@ async fn reordered_duplicated_and_lost_deliveries_are_applied_once_and_in_order<
     assert!(
         stories
             .iter()
-            .all(|story| story.verdict == Some(Verdict::Delivered)),
+            .all(|story| story.verdict == Some(Ending::Delivered)),
         "{stories:?}"
     );
     eventually("all are applied", async || {

@@ -17,7 +17,7 @@ use crate::db::TestDb;
 use crate::kit::{Call, Event as Sent, SOURCE, World, eventually, seeded};
 use crate::shared::plan::Event;
 use crate::shared::preset::Preset;
-use crate::shared::schedule::{Answer, Next, Retries, Schedule, Verdict};
+use crate::shared::schedule::{Answer, Ending, Next, Retries, Schedule};
 
 suite![
     a_delivery_ends_delivered_or_failed_as_the_state_machine_has_it,
@@ -41,30 +41,30 @@ async fn a_delivery_ends_delivered_or_failed_as_the_state_machine_has_it<D: Test
     let world = status_in_amount(producer.receiver(&db)).start().await;
     let mut applied = 0;
     for (status, verdict, attempts, first) in [
-        (200, Verdict::Delivered, 1, 200),
-        (299, Verdict::Delivered, 1, 299),
-        (408, Verdict::Delivered, 2, 408),
-        (429, Verdict::Delivered, 2, 429),
-        (500, Verdict::Delivered, 2, 500),
-        (599, Verdict::Delivered, 2, 599),
-        (301, Verdict::Refused, 1, 301),
-        (400, Verdict::Refused, 1, 400),
-        (404, Verdict::Refused, 1, 404),
-        (409, Verdict::Refused, 1, 409),
-        (422, Verdict::Refused, 1, 422),
+        (200, Ending::Delivered, 1, 200),
+        (299, Ending::Delivered, 1, 299),
+        (408, Ending::Delivered, 2, 408),
+        (429, Ending::Delivered, 2, 429),
+        (500, Ending::Delivered, 2, 500),
+        (599, Ending::Delivered, 2, 599),
+        (301, Ending::Refused, 1, 301),
+        (400, Ending::Refused, 1, 400),
+        (404, Ending::Refused, 1, 404),
+        (409, Ending::Refused, 1, 409),
+        (422, Ending::Refused, 1, 422),
     ] {
         let mut event = producer.event();
         event.amount = status;
         let story = producer.deliver(&world, &event, through).await;
         story.ends(verdict, attempts);
         assert_eq!(story.statuses()[0], first);
-        applied += usize::from(verdict == Verdict::Delivered);
+        applied += usize::from(verdict == Ending::Delivered);
         assert_eq!(world.ledger().await.len(), applied, "{status}");
     }
     // Away for all of the 1 h 45 m: failed after six attempts. Away for less: delivered, once.
     let event = producer.event();
     let story = producer.deliver(&world, &event, |_, _, _| Way::Down).await;
-    story.ends(Verdict::Exhausted, 6);
+    story.ends(Ending::Exhausted, 6);
     assert!(story.sent[5].at <= tower_inbox::Preset::KUDOS.retry_span);
     let mut event = producer.event();
     event.amount = 204;
@@ -74,7 +74,7 @@ async fn a_delivery_ends_delivered_or_failed_as_the_state_machine_has_it<D: Test
         _ => Way::Through,
     };
     let story = producer.deliver(&world, &event, away).await;
-    story.ends(Verdict::Delivered, 6).last().is_duplicate();
+    story.ends(Ending::Delivered, 6).last().is_duplicate();
     assert_eq!(story.statuses(), [0, 0, 0, 204, 200, 200]);
     assert_eq!(world.ledger().await.len(), applied + 1);
 }
@@ -165,7 +165,7 @@ async fn a_429_with_retry_after_takes_the_place_of_the_next_step<D: TestDb>(db: 
         let mut event = producer.event();
         event.amount = wait;
         let story = producer.deliver(&world, &event, through).await;
-        story.ends(Verdict::Delivered, 2);
+        story.ends(Ending::Delivered, 2);
         assert_eq!(story.sent[1].at, Duration::from_secs(after));
     }
 }
@@ -193,8 +193,8 @@ fn the_table_of_status_codes_is_the_pages() {
         let schedule = Schedule::named("kudos").expect("a seed's producer");
         schedule.next(&mut Retries::default(), &answer, &mut seeded("410"))
     };
-    assert_eq!(next(410), Next::Done(Verdict::Paused));
-    assert_eq!(next(404), Next::Done(Verdict::Refused));
+    assert_eq!(next(410), Next::Done(Ending::Paused));
+    assert_eq!(next(404), Next::Done(Ending::Refused));
 }
 
 /// "Any other 4xx: terminal on the first attempt": a handler that asks for a retry by 425 would not get one.
@@ -204,7 +204,7 @@ async fn a_status_that_would_end_an_event_which_failed_goes_out_as_503<D: TestDb
     let mut event = producer.event();
     event.amount = 425;
     let story = producer.deliver(&world, &event, through).await;
-    story.ends(Verdict::Delivered, 2);
+    story.ends(Ending::Delivered, 2);
     assert_eq!(story.statuses(), [503, 204]);
     assert_eq!(world.applied().await, [event.id]);
 }
@@ -216,21 +216,21 @@ async fn a_deregistered_source_answers_410_and_the_subscription_is_paused<D: Tes
     let mut event = producer.event();
     event.amount = 410;
     let story = producer.deliver(&world, &event, through).await;
-    story.ends(Verdict::Refused, 1).last().is(422, "rejected");
+    story.ends(Ending::Refused, 1).last().is(422, "rejected");
     let operator = world.inbox.operator("a test").expect("a name");
     let gone = operator.deregister(SOURCE, "no longer of use").await;
     gone.expect("it is deregistered");
     let mut event = producer.event();
     event.amount = 200;
     let story = producer.deliver(&world, &event, through).await;
-    story.ends(Verdict::Paused, 1).last().is(410, "rejected");
+    story.ends(Ending::Paused, 1).last().is(410, "rejected");
     // "Re-arm it … when you are ready".
     operator
         .rearm(SOURCE, "of use again")
         .await
         .expect("it is armed");
     let story = producer.deliver(&world, &event, through).await;
-    story.ends(Verdict::Delivered, 1);
+    story.ends(Ending::Delivered, 1);
     assert_eq!(world.applied().await, [event.id]);
 }
 
@@ -253,7 +253,7 @@ async fn every_retry_says_which_attempt_it_is_and_the_handler_can_read_it<D: Tes
     let first_sent = producer.clock.now().as_micros() / 1_000_000;
     let event = producer.event();
     let story = producer.deliver(&world, &event, through).await;
-    story.ends(Verdict::Delivered, 4);
+    story.ends(Ending::Delivered, 4);
     assert_eq!(story.header("x-kudos-event-id"), [event.id.as_str(); 4]);
     assert_eq!(story.header("x-kudos-delivery-attempt"), ["2", "3", "4"]);
     assert_eq!(

@@ -15,7 +15,7 @@ use crate::db::TestDb;
 use crate::kit::{Reply, SOURCE, Setup, TestClock, World, seeded};
 use crate::shared::plan::{Event, Plan, Traffic};
 use crate::shared::preset::{Attempt, Preset};
-use crate::shared::schedule::{Answer, Next, Retries, Schedule, Verdict};
+use crate::shared::schedule::{Answer, Ending, Next, Retries, Schedule};
 use crate::shared::sign::Signer;
 
 const SECRET: &str = "the-seeds-secret";
@@ -55,13 +55,13 @@ pub(super) struct Sent {
 #[derive(Debug, Default)]
 pub(super) struct Story {
     pub(super) sent: Vec<Sent>,
-    pub(super) verdict: Option<Verdict>,
+    pub(super) verdict: Option<Ending>,
 }
 
 impl Story {
     /// Demands this end, after so many attempts.
     #[track_caller]
-    pub(super) fn ends(&self, verdict: Verdict, attempts: usize) -> &Self {
+    pub(super) fn ends(&self, verdict: Ending, attempts: usize) -> &Self {
         let is = (self.verdict, self.sent.len());
         assert_eq!(is, (Some(verdict), attempts), "{self:?}");
         self

@@ -6,7 +6,7 @@ use fastrand::Rng;
 use tower_inbox::Preset;
 use tower_inbox::preset::Reaction::{self, Delivered, Retries, Stops};
 
-use crate::shared::schedule::{Answer, Next, Retries as SoFar, Schedule, Verdict};
+use crate::shared::schedule::{Answer, Ending, Next, Retries as SoFar, Schedule};
 
 /// An answer of the inbox, and what must follow at each producer.
 struct Row {
@@ -89,9 +89,9 @@ pub(super) fn of_schedule(
     };
     match schedule.next(&mut SoFar::default(), &answer, &mut Rng::with_seed(1)) {
         Next::Again(_) => Retries,
-        Next::Done(Verdict::Delivered) => Delivered,
-        Next::Done(Verdict::Refused | Verdict::Paused) => Stops,
-        Next::Done(Verdict::Exhausted) => panic!("{name} gives up after one attempt"),
+        Next::Done(Ending::Delivered) => Delivered,
+        Next::Done(Ending::Refused | Ending::Paused) => Stops,
+        Next::Done(Ending::Exhausted) => panic!("{name} gives up after one attempt"),
     }
 }
 

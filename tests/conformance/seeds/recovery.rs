@@ -10,7 +10,7 @@ use crate::db::TestDb;
 use crate::kit::{SOURCE, eventually};
 use crate::shared::plan::Event;
 use crate::shared::preset::Preset;
-use crate::shared::schedule::Verdict;
+use crate::shared::schedule::Ending;
 
 suite![
     after_five_minutes_both_sides_have_a_dead_letter_with_its_context,
@@ -33,7 +33,7 @@ async fn after_five_minutes_both_sides_have_a_dead_letter_with_its_context<D: Te
     };
     let stories = producer.run(&world, &events, lost).await;
     for story in &stories {
-        assert_eq!(story.verdict, Some(Verdict::Exhausted), "{story:?}");
+        assert_eq!(story.verdict, Some(Ending::Exhausted), "{story:?}");
         assert_eq!(story.sent.last().expect("attempts").at, 5 * MINUTE);
     }
     producer.clock.advance(MINUTE);
@@ -100,7 +100,7 @@ async fn an_outage_of_less_than_five_minutes_needs_no_dead_letter<D: TestDb>(db:
         for story in &stories {
             assert_eq!(
                 story.verdict,
-                Some(Verdict::Delivered),
+                Some(Ending::Delivered),
                 "back at {back:?}: {story:?}"
             );
             assert!(story.sent.last().expect("attempts").at <= 5 * MINUTE);
@@ -133,5 +133,5 @@ async fn what_one_process_has_parked_the_next_one_applies<D: TestDb>(db: D) {
     producer
         .deliver(&second, &events[2], |_, _, _| Way::Through)
         .await
-        .ends(Verdict::Delivered, 1);
+        .ends(Ending::Delivered, 1);
 }

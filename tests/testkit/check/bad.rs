@@ -8,13 +8,13 @@ use std::time::Duration;
 use axum::routing::post;
 use axum::{Json, Router};
 use http::StatusCode;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Pool, SqlSafeStr as _};
-use tower_inbox::testkit::{Check, Severity, TestDatabase};
-use tower_inbox::{Delivery, Origin, Tx};
+use tower_inbox::testkit::{self, Check, Severity, TestDatabase};
+use tower_inbox::{Delivery, Origin, Preset, Tx};
 
 use super::{NotBooked, app, assert_only, book, checking, mail, of_routes, on_sqlite, source};
-use crate::support::{On, on_each_database, panics};
+use crate::support::{On, SECRET, on_each_database, panics};
 
 on_each_database!(
     a_transaction_that_is_kept_is_found,
@@ -33,6 +33,8 @@ on_sqlite!(
     a_verdict_on_a_good_sample_is_found,
     a_panic_on_missing_fields_is_found,
     an_unknown_type_that_fails_is_found,
+    a_second_writer_is_told_that_there_is_one,
+    what_the_first_delivery_lacks_is_named,
 );
 
 /// A route of one handler.
@@ -55,11 +57,10 @@ async fn a_verdict_on_a_good_sample_is_found<D: On>(db: TestDatabase<D>) {
     let handler = |_: Tx<D>| async { StatusCode::IM_A_TEAPOT };
     let report = of_routes(db, move |_| route!(handler)).run().await;
     assert_only(&report, Check::First, "answered 418 rejected");
+    assert!(report.findings()[0].remedy.contains("the answer's body"));
     let said = panics(async move { drop(report.assert_ok().clone()) }).await;
-    assert!(
-        said.starts_with("1 finding\n\nerror first, payment: "),
-        "{said}"
-    );
+    let head = "1 finding\n\nerror: payment: is not applied [first]\n  answered 418 rejected, ";
+    assert!(said.starts_with(head), "{said}");
 }
 
 /// §4.4
@@ -196,6 +197,9 @@ async fn a_transaction_that_is_never_taken_is_found<D: On>(db: TestDatabase<D>) 
         _ => Check::Outside,
     };
     assert_only(&report, check, "It never took its transaction");
+    let waits = "a write through the pool waits for this transaction: write by `Tx`";
+    let says_so = report.findings()[0].remedy.contains(waits);
+    assert_eq!(says_so, D::LISTED_AS == "sqlite", "{report}");
 }
 
 async fn a_memory_of_what_is_done_is_found<D: On>(db: TestDatabase<D>) {
@@ -257,6 +261,52 @@ async fn an_unknown_type_that_fails_is_found<D: On>(db: TestDatabase<D>) {
     assert_only(&report, Check::UnknownType, "answered 501 failed");
 }
 
+/// SQLite has one writer: a handler that took its `Tx` waits for itself, until its time is spent.
+async fn a_second_writer_is_told_that_there_is_one<D: On>(db: TestDatabase<D>) {
+    let report = checking(db, |pool: Pool<D>| {
+        let other = pool.clone();
+        let handler = move |mut tx: Tx<D>, event: Delivery, Json(body): Json<Value>| async move {
+            let booked = book(&mut tx, &event, &body).await;
+            let mut other = other.acquire().await.expect("a connection");
+            match mail::<D>(&mut other, event.event_id()).await {
+                Ok(()) => careful(booked),
+                Err(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            }
+        };
+        let source = source().budget(Duration::from_millis(500));
+        app(pool, source, route!(handler))
+    });
+    let report = report.run().await;
+    assert_only(&report, Check::Slow, "takes longer than the 500ms");
+    let remedy = &report.findings()[0].remedy;
+    assert!(remedy.ends_with("write by `Tx`."), "{report}");
+}
+
+async fn what_the_first_delivery_lacks_is_named<D: On>(db: TestDatabase<D>) {
+    let handler = |mut tx: Tx<D>, event: Delivery, Json(body): Json<Value>| async move {
+        careful(book(&mut tx, &event, &body).await)
+    };
+    let without_tables =
+        testkit::check_idempotent(db, move |pool| app(pool, source(), route!(handler)))
+            .producer(Preset::KUDOS, SECRET)
+            .to("/webhooks/crm")
+            .event("payment", json!({"amount": 5}));
+    let report = without_tables.run().await;
+    assert_only(&report, Check::First, "answered 500 failed");
+    assert!(
+        report.findings()[0].remedy.contains("does `.schema(…)`"),
+        "{report}"
+    );
+    let db = D::fresh().await.expect("another one");
+    let other_secret = of_routes(db, move |_| route!(handler)).producer(Preset::KUDOS, "another");
+    let report = other_secret.run().await;
+    assert_only(&report, Check::First, "answered 401 rejected");
+    assert!(
+        report.findings()[0].remedy.contains("is not the source's"),
+        "{report}"
+    );
+}
+
 /// Enough for all that is not held up, on a machine that is busy.
 const BUDGET: Duration = Duration::from_secs(2);
 
@@ -277,7 +327,7 @@ fn slow_once(pause: Duration) -> impl Fn(Pool<sqlx::Sqlite>) -> Router {
 
 #[tokio::test]
 async fn a_slow_handler_is_found() {
-    let db = tower_inbox::testkit::sqlite().await;
+    let db = testkit::sqlite().await;
     let routes = slow_once(BUDGET * 11 / 20);
     let check = checking(db, move |pool| {
         app(pool.clone(), source().budget(BUDGET), routes(pool))
@@ -288,7 +338,7 @@ async fn a_slow_handler_is_found() {
 
 #[tokio::test]
 async fn a_handler_that_takes_all_of_its_time_is_found() {
-    let db = tower_inbox::testkit::sqlite().await;
+    let db = testkit::sqlite().await;
     let routes = slow_once(Duration::MAX);
     let check = checking(db, move |pool| {
         app(pool.clone(), source().budget(BUDGET), routes(pool))
