@@ -132,7 +132,8 @@ impl<DB: Backend> Inbox<DB> {
     /// events, and what belongs to them; dead letters, if they have a retention ([`Source::dead_letter_retention`]). Small batches, so that deliveries get in; cursors stay (§7.2).
     ///
     /// # Errors
-    /// If there is no such source, the database could not be asked, or its clock and this process's are 5 minutes apart.
+    /// If there is no such source, the database could not be asked, or its clock and this process's are 5 minutes apart; or
+    /// if a dead letter could not be removed, and then others before it may have been.
     pub async fn purge(&self, source: &str) -> Result<Purged, OperatorError> {
         let Some(state) = self.shared.find_source(source).await else {
             return Err(OperatorError::refused(OperatorErrorKind::NotFound));
@@ -141,6 +142,7 @@ impl<DB: Backend> Inbox<DB> {
             .await
             .map_err(|error| match error {
                 NotPurged::Database(error) => OperatorError::database(error),
+                NotPurged::Letter(error) => error,
                 apart => OperatorError::busy(&apart.to_string()),
             })
     }

@@ -74,6 +74,9 @@ impl<DB: Backend> Own<DB> for Replay<'_> {
             return refused(Kind::Yielded);
         }
         let turn = turn::<DB>(conn, sql, self.key.source, &known, self.begins, at).await?;
+        let Some(turn) = turn else {
+            return refused(Kind::NotFound);
+        };
         match turn {
             Turn::ToCome if self.out_of_order => return refused(Kind::InTurn),
             // Parked and never in turn: it is being replayed out of its order.
@@ -122,7 +125,8 @@ enum Turn {
 }
 
 /// Locks the cursor of a stored event's stream, which is the second lock. A worker finds what is due by it, and that of a
-/// stream of which nothing was ever applied went with the rollback of its first event: it is opened then.
+/// stream of which nothing was ever applied went with the rollback of its first event: it is opened then. Nothing if it is
+/// not known here where the stream begins: no worker would find the event.
 async fn turn<DB: Backend>(
     conn: &mut DB::Connection,
     sql: &Sql,
@@ -130,9 +134,9 @@ async fn turn<DB: Backend>(
     known: &Known,
     begins: Option<Start>,
     at: Timestamp,
-) -> Result<Turn, Stop> {
+) -> Result<Option<Turn>, Stop> {
     let (Some(correlation_id), Some(sequence)) = (&known.correlation_id, known.sequence) else {
-        return Ok(Turn::None);
+        return Ok(Some(Turn::None));
     };
     let stream = Stream {
         source,
@@ -140,7 +144,7 @@ async fn turn<DB: Backend>(
     };
     let begins = begins.map(|start| start.after_a_turn_of(sequence));
     let Some(cursor) = lock_or_open::<DB>(conn, sql, stream, begins, at).await? else {
-        return Ok(Turn::ToCome);
+        return Ok(None);
     };
     let place = Place {
         stream,
@@ -150,7 +154,7 @@ async fn turn<DB: Backend>(
     let never = place.generation != cursor.generation
         || sequence < cursor.next
         || DB::range_at(conn, sql, &place).await?.is_some();
-    Ok(if never { Turn::Never } else { Turn::ToCome })
+    Ok(Some(if never { Turn::Never } else { Turn::ToCome }))
 }
 
 /// An event is never applied. With a place that is not passed yet, that place is skipped.

@@ -100,8 +100,8 @@ impl<DB: Backend> Operator<DB> {
     /// Of the kinds [`SetAside`](crate::OperatorErrorKind::SetAside), if its turn never comes;
     /// [`BodyNotKept`](crate::OperatorErrorKind::BodyNotKept); [`Yielded`](crate::OperatorErrorKind::Yielded);
     /// [`Fenced`](crate::OperatorErrorKind::Fenced); [`Closed`](crate::OperatorErrorKind::Closed);
-    /// [`NotFound`](crate::OperatorErrorKind::NotFound); and as every action: `Busy`, `Database`, `Invalid` for a reason
-    /// that is not 1 to 2,000 bytes.
+    /// [`NotFound`](crate::OperatorErrorKind::NotFound), also if nothing of its stream was ever applied and its source is not
+    /// known here; and as every action: `Busy`, `Database`, `Invalid` for a reason that is not 1 to 2,000 bytes.
     pub async fn replay(
         &self,
         source: &str,

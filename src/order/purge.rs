@@ -8,7 +8,8 @@ use tokio::time::sleep;
 use super::in_time;
 use crate::broken::{self, Variant};
 use crate::clock::Timestamp;
-use crate::dispatch::{Forget, own};
+use crate::dispatch::{Forget, Stop, own};
+use crate::error::OperatorError;
 use crate::shared::Shared;
 use crate::source::SourceState;
 use crate::store::{Backend, Key};
@@ -49,9 +50,11 @@ impl Purged {
     }
 }
 
-/// Why nothing was removed.
+/// Why nothing was removed, or no more.
 pub(crate) enum NotPurged {
     Database(sqlx::Error),
+    /// One dead letter could not be removed.
+    Letter(OperatorError),
     /// This process's clock and the database's.
     Apart(Timestamp, Timestamp),
 }
@@ -66,6 +69,7 @@ impl std::fmt::Display for NotPurged {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Database(error) => error.fmt(f),
+            Self::Letter(error) => error.fmt(f),
             Self::Apart(ours, database) => write!(
                 f,
                 "the clocks of this process ({ours:?}) and of the database ({database:?}) are apart: nothing is forgotten \
@@ -111,12 +115,8 @@ pub(crate) async fn run<DB: Backend>(
     .await?;
     let stale = stale.map_err(|(ours, database)| NotPurged::Apart(ours, database))?;
     let mut purged = Purged::default();
-    if stale {
-        rows(shared, source, now, &mut purged).await?;
-    }
-    if let Some(kept) = source.dead_letter_retention() {
-        letters(shared, source, now.minus(kept), &mut purged).await?;
-    }
+    let done = remove(shared, source, stale, now, &mut purged).await;
+    // What was removed is told of, even if something else could not be.
     let removed = purged.events + purged.letters;
     if removed > 0 {
         metrics::counter!("inbox_purged_rows_total", "source" => source.name_shared())
@@ -129,7 +129,23 @@ pub(crate) async fn run<DB: Backend>(
             "removed rows of events whose retention is over"
         );
     }
-    Ok(purged)
+    done.map(|()| purged)
+}
+
+async fn remove<DB: Backend>(
+    shared: &Shared<DB>,
+    source: &SourceState,
+    stale: bool,
+    now: Timestamp,
+    purged: &mut Purged,
+) -> Result<(), NotPurged> {
+    if stale {
+        rows(shared, source, now, purged).await?;
+    }
+    if let Some(kept) = source.dead_letter_retention() {
+        letters(shared, source, now.minus(kept), purged).await?;
+    }
+    Ok(())
 }
 
 /// What was applied, and what belongs to it, batch by batch.
@@ -168,13 +184,14 @@ async fn rows<DB: Backend>(
     }
 }
 
-/// Dead letters that became one before `before`, each in a transaction of its own: there is a bound for them.
+/// Dead letters that became one before `before`, each in a transaction of its own: there is a bound for them. Each may take
+/// ten seconds to fail, and whatever else the upkeep does waits: the first fault ends it, and the next sweep tries again.
 async fn letters<DB: Backend>(
     shared: &Shared<DB>,
     source: &SourceState,
     before: Timestamp,
     purged: &mut Purged,
-) -> Result<(), sqlx::Error> {
+) -> Result<(), NotPurged> {
     let (sql, name) = (&shared.sql, source.name());
     let mut after = String::new();
     loop {
@@ -195,9 +212,11 @@ async fn letters<DB: Backend>(
                 before,
                 revives: source.revives_gaps(),
             };
-            // One that cannot be removed now stops no other.
-            if own(shared, &forget).await.is_ok_and(|done| done) {
-                purged.letters += 1;
+            match own(shared, &forget).await {
+                Ok(done) => purged.letters += u64::from(done),
+                // Its own row cannot be read, which takes no time, and would hide all behind it for ever.
+                Err(Stop::Database(sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. })) => {}
+                Err(stop) => return Err(NotPurged::Letter(stop.into())),
             }
             if shared.worker.stopped() {
                 return Ok(());

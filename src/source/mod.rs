@@ -500,6 +500,10 @@ impl Source {
     /// How long dead letters are kept, from the time when they became one; then they are removed with their requests, and
     /// whoever sends such an event again sends a new one. One whose turn has come is left to the worker. Default: none, they
     /// are kept until an operator has decided. What the fence holds goes by [`Source::retention`]. The floor is the same.
+    ///
+    /// It counts from its death alone: a redelivery that finds the letter, and is answered 202 while that waits, does not
+    /// prolong it. Of a letter of an earlier generation of its stream nothing is known either once it is forgotten: sent
+    /// again, its event is a new one of the present generation.
     pub fn dead_letter_retention(mut self, retention: Duration) -> Self {
         self.dead_letter_retention = Some(retention);
         self

@@ -361,8 +361,9 @@ statements! {
         WHERE r.source = ? AND r.kind <> 3 LIMIT ?";
     aside_events = "UPDATE {p}event SET state = 3, decided_at = ?
         WHERE source = ? AND correlation_id = ? AND generation = ? AND slot BETWEEN ? AND ? AND state = 2";
-    // What is dead already gets the operator's reason; its last status and error stay.
-    aside_pending = "UPDATE {p}pending SET reason = ?, out_of_order = 0
+    // What is dead already gets the operator's reason; its last status and error stay. Nobody applies it any more, so no
+    // lease stays either: a worker that is late finds its token gone.
+    aside_pending = "UPDATE {p}pending SET reason = ?, out_of_order = 0, lease_token = 0, lease_owner = NULL
         WHERE source = ? AND correlation_id = ? AND generation = ? AND sequence BETWEEN ? AND ?
             AND (reason IS NULL OR reason IN (1, 2, 3, 4))";
     // Of newer-than order: such an event has no place that a range could hold.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::db::TestDb;
-use crate::kit::{Setup, TestClock, World, eventually, numbered, seeded, within};
+use crate::kit::{SOURCE, Setup, TestClock, World, eventually, numbered, seeded, within};
 
 suite![
     a_new_stream_parks_what_comes_until_it_has_settled_and_begins_at_the_lowest,
@@ -14,6 +14,7 @@ suite![
     a_stream_that_settles_is_no_gap,
     what_is_lower_than_the_start_of_its_stream_is_set_aside,
     a_stream_that_has_a_cursor_goes_on_as_it_is,
+    a_first_event_that_was_refused_before_is_replayed_and_waits_for_nothing,
     many_new_streams_of_two_receivers_all_begin_at_their_lowest,
 ];
 
@@ -252,4 +253,21 @@ async fn many_new_streams_of_two_receivers_all_begin_at_their_lowest<D: TestDb>(
         let wanted: Vec<_> = (lowest..lowest + 4).collect();
         assert_eq!(worlds[0].sequences(&name).await, wanted);
     }
+}
+
+/// §5.2, §5.15: before the source adopted, it had its turn; so its stream begins there, and settles no more.
+async fn a_first_event_that_was_refused_before_is_replayed_and_waits_for_nothing<D: TestDb>(db: D) {
+    let world = World::<D>::over(&db).answers(|_| 422).start().await;
+    world.send(&numbered("acct", 1)).await.is(422, "rejected");
+    world.stop().await;
+    // Its clock stands still: nothing settles.
+    let world = adopting(&db, &TestClock::new()).start().await;
+    let ada = world.inbox.operator("ada").expect("a name");
+    let replayed = ada.replay(SOURCE, "evt_acct_1", "mended").await;
+    assert!(replayed.expect("it is"));
+    eventually("it is applied", async || {
+        world.sequences("acct").await == [1]
+    })
+    .await;
+    world.send(&numbered("acct", 2)).await.is_applied();
 }

@@ -34,14 +34,14 @@ suite![
     what_an_operator_replays_leaves_its_fence,
 ];
 
-const SECRET: &str = "a webhook secret";
+pub(crate) const SECRET: &str = "a webhook secret";
 
 fn github(_: Source) -> Source {
     Source::new(SOURCE, Preset::GITHUB).secrets([SECRET])
 }
 
 /// A delivery as GitHub sends it: its id is in a header that nobody signs.
-fn push(id: &str, kind: &str, amount: i64) -> Request<Body> {
+pub(crate) fn push(id: &str, kind: &str, amount: i64) -> Request<Body> {
     let body = Bytes::from(json!({"data": {"amount": amount}}).to_string());
     request(
         Preset::GITHUB,

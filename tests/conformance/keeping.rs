@@ -6,7 +6,7 @@ use tower_inbox::Source;
 use tower_inbox::verify::Tolerance;
 
 use crate::db::TestDb;
-use crate::kit::{Event, TestClock, World, eventually, numbered};
+use crate::kit::{Event, SOURCE, TestClock, World, eventually, numbered};
 
 suite![
     a_purge_reports_what_it_removed_and_leaves_cursors,
@@ -17,6 +17,7 @@ suite![
     dead_letters_are_kept_until_an_operator_has_decided,
     dead_letters_with_a_retention_are_forgotten_and_their_events_are_new,
     a_dead_letter_whose_turn_has_come_is_not_forgotten,
+    a_letter_that_a_dead_worker_had_claimed_is_forgotten_once_it_is_set_aside,
     a_deregistered_source_answers_410_to_whoever_signs,
 ];
 
@@ -242,6 +243,53 @@ async fn a_dead_letter_whose_turn_has_come_is_not_forgotten<D: TestDb>(db: D) {
     world.execute(&wait(0)).await;
     eventually("it has come back", async || {
         world.applied().await.contains(&"evt_acct_3".to_owned())
+    })
+    .await;
+    assert_eq!(world.number("SELECT COUNT(*) FROM {p}pending").await, 0);
+}
+
+/// §7.3, §5.7: whichever way an operator put it out of the way.
+async fn a_letter_that_a_dead_worker_had_claimed_is_forgotten_once_it_is_set_aside<D: TestDb>(
+    db: D,
+) {
+    let clock = TestClock::new().of_the_database_too();
+    let (read, far) = (clock.clone(), DAY * 5000);
+    let world = World::<D>::over(&db)
+        .inbox(move |inbox| inbox.clock(read))
+        .source(|source| {
+            let source = source.tolerance(Tolerance::new(far, far));
+            source.dead_letter_retention(DAY * 40)
+        })
+        .start()
+        .await;
+    for account in ["skip", "forward", "reset"] {
+        world.send(&numbered(account, 1)).await.is_applied();
+        world.send(&numbered(account, 3)).await.is_parked(2);
+    }
+    // As a worker leaves it that was killed in its handler.
+    let claimed = format!(
+        "UPDATE {{p}}pending SET lease_token = 7, lease_owner = 'gone', lease_until = {0}, not_before = {0}",
+        i64::MAX
+    );
+    assert_eq!(world.execute(&claimed).await, 3);
+    let (ada, why) = (world.inbox.operator("ada").expect("a name"), "it kills");
+    let seen = async |account| {
+        let stream = ada.cursor(SOURCE, account).await.unwrap();
+        stream.expect("it has begun").seen()
+    };
+    let at = seen("skip").await;
+    ada.skip(SOURCE, "skip", 3, at, why).await.unwrap();
+    let at = seen("forward").await;
+    ada.fast_forward(SOURCE, "forward", 4, at, why)
+        .await
+        .unwrap();
+    let at = seen("reset").await;
+    ada.reset(SOURCE, "reset", 1, at, why).await.unwrap();
+    assert_eq!(world.in_state(3).await, 3);
+    clock.advance(DAY * 41);
+    eventually("they are forgotten", async || {
+        world.inbox.purge(SOURCE).await.expect("it is");
+        world.in_state(3).await == 0
     })
     .await;
     assert_eq!(world.number("SELECT COUNT(*) FROM {p}pending").await, 0);

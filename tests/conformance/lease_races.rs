@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tower_inbox::FailPoints;
 
 use crate::db::TestDb;
-use crate::kit::{Gate, Setup, World, eventually, numbered};
+use crate::kit::{Gate, SOURCE, Setup, World, eventually, numbered};
 
 suite![
     a_worker_that_lost_its_lease_does_not_even_begin,
     what_was_taken_over_and_failed_is_not_run_by_the_late_loser,
+    what_is_skipped_after_the_claim_is_not_run_by_the_late_worker,
     a_live_redelivery_between_claim_and_transaction_applies_and_the_worker_finds_nothing_left,
     the_lease_of_a_worker_that_lives_is_left_alone,
     what_is_not_the_handlers_fault_does_not_count_as_an_attempt,
@@ -98,6 +99,30 @@ async fn what_was_taken_over_and_failed_is_not_run_by_the_late_loser<D: TestDb>(
     assert_eq!(world.sequences("acct").await, [1]);
     let kept = "SELECT COUNT(*) FROM {p}pending WHERE attempts = 2 AND last_status = 503";
     assert_eq!(world.number(kept).await, 1);
+}
+
+/// §5.7, §5.15: its lease went with its place.
+async fn what_is_skipped_after_the_claim_is_not_run_by_the_late_worker<D: TestDb>(db: D) {
+    let gate = Gate::shut();
+    let world = World::<D>::over(&db)
+        .held_at("claimed", &gate)
+        .start()
+        .await;
+    world.send(&numbered("acct", 2)).await.is_parked(1);
+    world.send(&numbered("acct", 1)).await.is_applied();
+    gate.reached_by(1).await;
+    let ada = world.inbox.operator("ada").expect("a name");
+    let seen = ada.cursor(SOURCE, "acct").await.unwrap().unwrap().seen();
+    ada.skip(SOURCE, "acct", 2, seen, "a test").await.unwrap();
+    let aside = "SELECT COUNT(*) FROM {p}pending WHERE reason = 5 AND lease_token = 0 AND lease_owner IS NULL";
+    assert_eq!(world.number(aside).await, 1);
+    gate.open();
+    world.send(&numbered("acct", 3)).await.is_applied();
+    // Which waits for the attempt that was held.
+    world.inbox.shutdown().await;
+    assert_eq!(world.probe.runs(numbered("acct", 2).id()), 0);
+    assert_eq!(world.sequences("acct").await, [1, 3]);
+    assert_eq!((world.number(aside).await, world.in_state(3).await), (1, 1));
 }
 
 /// §5.7, §5.6

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tower_inbox::OperatorErrorKind;
 use tower_inbox::operator::{BulkOptions, Filter, Letter, Operator, PageKey, Reason, State};
 
 use crate::db::TestDb;
@@ -17,6 +18,7 @@ suite![
     what_went_wrong_last_is_kept_for_every_reason,
     many_are_replayed_at_once_and_one_that_cannot_be_stops_none,
     many_are_discarded_at_once,
+    a_replay_where_the_source_is_not_known_is_refused_if_the_stream_has_not_begun,
 ];
 
 fn ada<D: TestDb>(world: &World<D>) -> Operator<D::DB> {
@@ -350,4 +352,27 @@ async fn many_are_discarded_at_once<D: TestDb>(db: D) {
         .unwrap();
     assert_eq!((report.matched, report.done, report.left), (1, 1, 0));
     assert_eq!((world.in_state(6).await, world.in_state(3).await), (1, 3));
+}
+
+/// §5.15: no worker would find it, since the stream's cursor went with the rollback of its first event.
+async fn a_replay_where_the_source_is_not_known_is_refused_if_the_stream_has_not_begun<
+    D: TestDb,
+>(
+    db: D,
+) {
+    let mended = Arc::new(AtomicBool::new(false));
+    let world = refusing(&db, &mended).await;
+    let elsewhere = World::<D>::over(&db).named("other").start().await;
+    world.send(&numbered("acct", 1)).await.is(422, "rejected");
+    mended.store(true, Ordering::Relaxed);
+    let refused = ada(&elsewhere).replay(SOURCE, "evt_acct_1", "mended").await;
+    let refused = refused.expect_err("nobody would apply it");
+    assert_eq!(refused.kind(), OperatorErrorKind::NotFound, "{refused}");
+    assert_eq!(world.in_state(3).await, 1);
+    let replayed = ada(&world).replay(SOURCE, "evt_acct_1", "mended").await;
+    assert!(replayed.expect("it is"));
+    eventually("it is applied", async || {
+        world.sequences("acct").await == [1]
+    })
+    .await;
 }

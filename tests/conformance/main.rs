@@ -35,6 +35,8 @@ mod erasure;
 mod exactly_once;
 mod faults;
 mod fence;
+#[cfg(feature = "failpoints")]
+mod follower_races;
 mod followers;
 mod generations;
 mod guard;
@@ -45,6 +47,8 @@ mod layers;
 #[cfg(feature = "failpoints")]
 mod lease_races;
 mod leases;
+#[cfg(feature = "failpoints")]
+mod letter_races;
 mod letters;
 mod limits;
 mod memory;
