@@ -101,8 +101,9 @@ impl Log {
 
     /// Without what the database says. Of an event that was never sent: an empty one.
     pub(super) fn story(&self, name: &str) -> Story {
-        let names = self.names();
         let known = self.lock();
+        let sent = known.iter().filter(|known| !known.attempts.is_empty());
+        let names = sent.map(|known| known.name.clone()).collect();
         let known = known.iter().find(|known| known.name == name);
         let was_sent = known.is_some_and(|known| !known.attempts.is_empty());
         let known_as = known.and_then(|known| known.probe.known_as());

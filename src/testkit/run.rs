@@ -43,7 +43,7 @@ impl Producer {
         while let Some(Reverse((at, ..))) = run.due.peek() {
             let at = *at;
             self.wait(&mut run, at, caller).await;
-            if self.make(&mut run, at).await {
+            if self.make(&mut run, at, caller).await {
                 // It asked never to be called again.
                 break;
             }
@@ -107,7 +107,12 @@ impl Producer {
     }
 
     /// Makes the attempts that are due, as many at once as it may. True if the receiver wants no more of them.
-    async fn make(&self, run: &mut Run<'_>, at: Duration) -> bool {
+    async fn make(
+        &self,
+        run: &mut Run<'_>,
+        at: Duration,
+        caller: &'static Location<'static>,
+    ) -> bool {
         let most = self.settings().concurrency;
         let mut attempts = JoinSet::new();
         let mut made = Vec::new();
@@ -126,7 +131,10 @@ impl Producer {
             match ended {
                 Ok((place, answer)) => made[place].2 = answer,
                 // Of a request that cannot be signed, say.
-                Err(error) => std::panic::resume_unwind(error.into_panic()),
+                Err(error) => match error.into_panic().downcast::<String>() {
+                    Ok(text) => panic!("{text} (in a run from {caller})"),
+                    Err(other) => std::panic::resume_unwind(other),
+                },
             }
         }
         let mut paused = false;

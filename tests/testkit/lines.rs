@@ -107,7 +107,7 @@ async fn a_backoff_has_a_line<D: On>(db: TestDatabase<D>) {
     assert!(story.contains(", 10 attempts in vain"), "{story}");
 }
 
-/// §4.9: from memory, and from the database.
+/// §4.12: from memory, and from the database.
 async fn other_content_has_a_line<D: On>(db: TestDatabase<D>) {
     let (kit, clock) = app(&db, kudos()).await;
     let (one, other) = (
@@ -266,4 +266,16 @@ async fn a_clock_that_is_not_the_inboxs_is_refused() {
     let kit = Kit::new(&inbox.expect("an inbox"), Router::new());
     let said = panics(async move { kit.clock(&VirtualClock::new()) }).await;
     assert!(said.contains("goes by another clock"), "{said}");
+}
+
+/// Requests of a producer are made in tasks of its own.
+#[tokio::test]
+async fn an_event_that_cannot_be_sent_tells_whose_run_it_was() {
+    let db = testkit::sqlite().await;
+    let (kit, _) = app(&db, kudos()).await;
+    let stripe = kit.producer(Preset::STRIPE, SECRET);
+    let said = panics(stripe.deliver(&at(1))).await;
+    assert!(said.starts_with("stripe has no place for the "), "{said}");
+    let caller = " (in a run from tests/testkit/lines.rs:";
+    assert!(said.contains(caller), "{said}");
 }
