@@ -128,6 +128,7 @@ impl<D: TestDb> Setup<D> {
     }
 
     /// Another pool to look with, for several worlds one after the other.
+    #[cfg(feature = "failpoints")]
     pub(crate) fn eyes(mut self, eyes: Pool<D::DB>) -> Self {
         self.eyes = Some(eyes);
         self
