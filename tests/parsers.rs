@@ -303,7 +303,19 @@ fn verified() -> Verified {
         .expect("verified")
 }
 
+/// Generated inputs of each test: a hundred times as many in the long form. `PROPTEST_CASES` beats both.
+fn generated() -> ProptestConfig {
+    let mut config = ProptestConfig::default();
+    let chosen = std::env::var_os("PROPTEST_CASES").is_some();
+    if !chosen && std::env::var_os("TOWER_INBOX_TEST_ALL").is_some() {
+        config.cases *= 100;
+    }
+    config
+}
+
 proptest! {
+    #![proptest_config(generated())]
+
     /// The first step reads nothing but headers, and so does most of the second one.
     #[test]
     fn headers_of_every_scheme(headers in headers(), body in json(), unlimited: bool) {
