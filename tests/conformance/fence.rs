@@ -24,6 +24,7 @@ suite![
     a_body_that_signs_its_time_is_fenced_by_the_whole_message,
     what_was_rolled_back_fences_nothing,
     an_operator_releases_what_the_fence_holds,
+    a_release_leaves_what_the_fence_does_not_hold,
     an_operator_discards_what_the_fence_holds,
     without_the_fence_the_same_body_is_applied_again,
     what_is_held_without_its_body_cannot_be_released,
@@ -223,6 +224,27 @@ async fn an_operator_releases_what_the_fence_holds<D: TestDb>(db: D) {
     assert_eq!(world.number("SELECT COUNT(*) FROM {p}pending").await, 0);
     let audit = "SELECT detail FROM {p}audit WHERE action = 'release' AND actor = 'ada'";
     assert_eq!(world.texts(audit).await, ["two honest pushes"]);
+}
+
+/// §5.15, §6.7: a release is by the state that is found, and a dead letter of the handler's is none of the fence's.
+async fn a_release_leaves_what_the_fence_does_not_hold<D: TestDb>(db: D) {
+    let world = World::over(&db).source(github);
+    let world = world.answers(|_| 422).start().await;
+    world
+        .post(push("guid-1", "push", 1))
+        .await
+        .is(422, "rejected");
+    let released = world
+        .inbox
+        .release_fenced(SOURCE, "guid-1", "ada", "a slip")
+        .await;
+    assert!(!released.expect("the database answers"));
+    let kept = "SELECT COUNT(*) FROM {p}pending WHERE reason = 3";
+    assert_eq!(
+        (world.number(kept).await, world.in_state(3).await),
+        (1, 1),
+        "it is a dead letter as before"
+    );
 }
 
 /// §3, §6.7. It is not replayed like a dead letter: whoever lets it pass must mean that.
