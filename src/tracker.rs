@@ -90,7 +90,7 @@ mod tests {
         idle.await.expect("idle");
     }
 
-    /// (settled)
+    /// For `settled`.
     #[cfg(feature = "testkit")]
     #[test]
     fn whoever_came_and_went_between_two_looks_is_seen() {

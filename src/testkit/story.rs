@@ -188,6 +188,7 @@ impl Story {
     /// If not, with the story.
     #[track_caller]
     pub fn assert_applied_once(&self) -> &Self {
+        self.demand_more_than_answers();
         let in_doubt = self.count(&Happened::InDoubt) > 0;
         match (self.commits(), self.state()) {
             (1, Some(State::Applied)) => self,
