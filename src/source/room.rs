@@ -166,10 +166,12 @@ impl Room {
     }
 
     /// What the database holds, as it was counted after `moves` were seen. False, and not taken over, if this process
-    /// has parked or applied something meanwhile, so that the count may be older than what is known here.
+    /// has parked or applied something meanwhile, so that the count may be older than what is known here; or if something
+    /// is on its way, which may be in the count already and would be added to it.
     pub(crate) fn sampled(&self, size: Size, moves: Option<u64>) -> bool {
         let mut counts = self.lock();
-        if moves.is_some_and(|moves| counts.moves != moves) {
+        let on_its_way = counts.reserved != Size::default();
+        if moves.is_some_and(|moves| counts.moves != moves || on_its_way) {
             return false;
         }
         counts.known = size;
@@ -306,6 +308,21 @@ mod tests {
         room.hint(None);
         assert!(!room.sampled(Size::default(), Some(moves)) && room.may_wait("acct"));
         assert!(room.sampled(Size::default(), None) && !room.may_wait("acct"));
+    }
+
+    /// §5.8. It is committed, and counted in the database, before it is counted here.
+    #[test]
+    fn what_is_on_its_way_is_not_counted_twice() {
+        let room = room();
+        let moves = room.moves();
+        let reserved = room.reserve(1).expect("room");
+        assert!(!room.sampled(Size::one(1), Some(moves)));
+        reserved.keep(None);
+        for _ in 0..2 {
+            room.reserve(1).expect("room for three").keep(None);
+        }
+        assert!(room.reserve(1).is_none());
+        assert!(room.sampled(Size::one(1), Some(room.moves())));
     }
 
     /// §5.8. A stream that is stuck costs the others no look after each of their commits.
