@@ -557,6 +557,15 @@ async fn within<T>(
         .unwrap_or(Err(Stop::Budget))
 }
 
+impl<R> Reply<R> {
+    pub(crate) fn outcome(&self) -> Outcome {
+        match self {
+            Self::Handler(outcome, _) => *outcome,
+            Self::Inbox(answer) => answer.outcome,
+        }
+    }
+}
+
 impl<R: From<Bytes>> Reply<R> {
     pub(crate) fn into_response(self) -> Response<R> {
         match self {

@@ -2,9 +2,8 @@
 
 use http::Response;
 
-use super::{BoxError, Entered, Job, Reply, Settled, Stop};
+use super::{BoxError, Entered, Job, Settled, Stop};
 use crate::error::TxError;
-use crate::event::Outcome;
 use crate::probe::{Happened, Loss};
 use crate::store::{Backend, Fault};
 
@@ -29,14 +28,7 @@ impl<DB: Backend> Job<'_, DB> {
 
 impl<R> Settled<R> {
     pub(super) fn seen(&self) -> Happened {
-        Happened::Settled(self.end, self.outcome())
-    }
-
-    fn outcome(&self) -> Outcome {
-        match &self.reply {
-            Reply::Handler(outcome, _) => *outcome,
-            Reply::Inbox(answer) => answer.outcome,
-        }
+        Happened::Settled(self.end, self.reply.outcome())
     }
 }
 

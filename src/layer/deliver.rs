@@ -186,10 +186,7 @@ where
         }
         arrivals => group::answer(shared, source, arrivals, &mut handler, deadline).await,
     };
-    let outcome = match &reply {
-        Reply::Handler(outcome, _) => *outcome,
-        Reply::Inbox(answer) => answer.outcome,
-    };
+    let outcome = reply.outcome();
     if arrivals.is_empty() {
         count(source, None, outcome);
     }

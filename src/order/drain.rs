@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::ended::{crashed, judge, unreadable};
 use super::take_up::{Looked, TakenUp, take_up};
 use super::worker::{self, Target, Work};
-use crate::dispatch::{Adopt, Adopted, BoxError, BoxFuture, Job, Reply, Run};
+use crate::dispatch::{Adopt, Adopted, BoxError, BoxFuture, Job, Run};
 use crate::event::Origin;
 use crate::fail::at;
 use crate::queue::End;
@@ -197,10 +197,7 @@ async fn one<DB: Backend>(
         shared.worker.progress().applied(shared.clock.now());
         shared.remember(epoch, source, &envelope, settled.kept.as_ref());
     }
-    let outcome = match &settled.reply {
-        Reply::Handler(outcome, _) => *outcome,
-        Reply::Inbox(answer) => answer.outcome,
-    };
+    let outcome = settled.reply.outcome();
     metrics::counter!(
         "inbox_drained_total", "source" => source.name_shared(), "outcome" => outcome.as_str()
     )
