@@ -83,6 +83,14 @@ impl<DB: TestBackend> TestDatabase<DB> {
         Self { pool, url, place }
     }
 
+    /// The one of this name, which was made on this server.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    fn on_server(pool: Pool<DB>, server: &str, name: String) -> Self {
+        let url = with_database(server, &name);
+        let server = server.to_owned();
+        Self::new(pool, url, Place::Server { url: server, name })
+    }
+
     /// A handle of the pool, for [`Inbox::builder`](crate::Inbox::builder) and for the app.
     pub fn pool(&self) -> Pool<DB> {
         self.pool.clone()

@@ -5,8 +5,8 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Pool, Postgres};
 
 use super::{
-    CONNECTIONS, Cell, PREFIX, Place, TestBackend, TestDatabase, fresh_name, is_first_look,
-    is_left_over, not_made, refuse_other_scheme, refuse_paused_clock, with_database,
+    CONNECTIONS, Cell, PREFIX, TestBackend, TestDatabase, fresh_name, is_first_look, is_left_over,
+    not_made, refuse_other_scheme, refuse_paused_clock,
 };
 
 /// Somebody is connected to the template, for a moment as a rule.
@@ -47,11 +47,7 @@ async fn make(server: &str) -> Result<TestDatabase<Postgres>, sqlx::Error> {
     let pool = PgPoolOptions::new()
         .max_connections(CONNECTIONS)
         .connect_lazy_with(options.database(&name));
-    let place = Place::Server {
-        url: server.to_owned(),
-        name: name.clone(),
-    };
-    let made = TestDatabase::new(pool, with_database(server, &name), place);
+    let made = TestDatabase::on_server(pool, server, name);
     conn.close().await?;
     Ok(made)
 }
