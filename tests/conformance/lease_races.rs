@@ -56,16 +56,19 @@ impl<D: TestDb> Setup<D> {
     }
 }
 
-/// §5.7: the applied transition demands the lease's token.
-async fn a_worker_that_lost_its_lease_does_not_even_begin<D: TestDb>(db: D) {
+/// A world whose worker has claimed the second event of a stream, and stands at the gate before it does anything with it.
+async fn held_at_its_claim<D: TestDb>(db: &D) -> (World<D>, Gate) {
     let gate = Gate::shut();
-    let world = World::<D>::over(&db)
-        .held_at("claimed", &gate)
-        .start()
-        .await;
+    let world = World::<D>::over(db).held_at("claimed", &gate).start().await;
     world.send(&numbered("acct", 2)).await.is_parked(1);
     world.send(&numbered("acct", 1)).await.is_applied();
     gate.reached_by(1).await;
+    (world, gate)
+}
+
+/// §5.7: the applied transition demands the lease's token.
+async fn a_worker_that_lost_its_lease_does_not_even_begin<D: TestDb>(db: D) {
+    let (world, gate) = held_at_its_claim(&db).await;
     // Its clock jumped, or it was stopped and goes on: another one has taken the event over, and is at work on it.
     let taken = "UPDATE {p}pending SET lease_token = 77, lease_owner = 'other', attempts = 2, unfinished = 2";
     assert_eq!(world.execute(taken).await, 1);
@@ -81,14 +84,7 @@ async fn a_worker_that_lost_its_lease_does_not_even_begin<D: TestDb>(db: D) {
 
 /// §5.7: nor does it run what another one has taken over, tried, and put off.
 async fn what_was_taken_over_and_failed_is_not_run_by_the_late_loser<D: TestDb>(db: D) {
-    let gate = Gate::shut();
-    let world = World::<D>::over(&db)
-        .held_at("claimed", &gate)
-        .start()
-        .await;
-    world.send(&numbered("acct", 2)).await.is_parked(1);
-    world.send(&numbered("acct", 1)).await.is_applied();
-    gate.reached_by(1).await;
+    let (world, gate) = held_at_its_claim(&db).await;
     let failed = "UPDATE {p}pending SET lease_token = 0, lease_owner = NULL, attempts = 2, last_status = 503,
         not_before = not_before + 9000000000000000";
     assert_eq!(world.execute(failed).await, 1);
@@ -103,14 +99,7 @@ async fn what_was_taken_over_and_failed_is_not_run_by_the_late_loser<D: TestDb>(
 
 /// §5.7, §5.15: its lease went with its place.
 async fn what_is_skipped_after_the_claim_is_not_run_by_the_late_worker<D: TestDb>(db: D) {
-    let gate = Gate::shut();
-    let world = World::<D>::over(&db)
-        .held_at("claimed", &gate)
-        .start()
-        .await;
-    world.send(&numbered("acct", 2)).await.is_parked(1);
-    world.send(&numbered("acct", 1)).await.is_applied();
-    gate.reached_by(1).await;
+    let (world, gate) = held_at_its_claim(&db).await;
     let ada = world.inbox.operator("ada").expect("a name");
     let seen = ada.cursor(SOURCE, "acct").await.unwrap().unwrap().seen();
     ada.skip(SOURCE, "acct", 2, seen, "a test").await.unwrap();
@@ -131,14 +120,7 @@ async fn a_live_redelivery_between_claim_and_transaction_applies_and_the_worker_
 >(
     db: D,
 ) {
-    let gate = Gate::shut();
-    let world = World::<D>::over(&db)
-        .held_at("claimed", &gate)
-        .start()
-        .await;
-    world.send(&numbered("acct", 2)).await.is_parked(1);
-    world.send(&numbered("acct", 1)).await.is_applied();
-    gate.reached_by(1).await;
+    let (world, gate) = held_at_its_claim(&db).await;
     let other = World::<D>::start(&db).await;
     other.send(&numbered("acct", 2)).await.is_applied();
     gate.open();
@@ -149,14 +131,7 @@ async fn a_live_redelivery_between_claim_and_transaction_applies_and_the_worker_
 
 /// §5.7: as long as its beat goes on. The other process sees the lease all the time.
 async fn the_lease_of_a_worker_that_lives_is_left_alone<D: TestDb>(db: D) {
-    let gate = Gate::shut();
-    let world = World::<D>::over(&db)
-        .held_at("claimed", &gate)
-        .start()
-        .await;
-    world.send(&numbered("acct", 2)).await.is_parked(1);
-    world.send(&numbered("acct", 1)).await.is_applied();
-    gate.reached_by(1).await;
+    let (world, gate) = held_at_its_claim(&db).await;
     let other = World::<D>::start(&db).await;
     // Both give signs of life: the one since it holds a lease, the other since it has seen that.
     let least = "SELECT CASE WHEN COUNT(*) = 2 THEN MIN(beat) ELSE 0 END FROM {p}worker";
