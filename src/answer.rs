@@ -18,6 +18,9 @@ pub(crate) const RETRY_LOAD: Duration = Duration::from_secs(1);
 /// A fault, or a gap: give it a moment.
 pub(crate) const RETRY_FAULT: Duration = Duration::from_secs(5);
 
+/// What most duplicates are told.
+const ALREADY_PROCESSED: &str = "already_processed";
+
 /// An answer of the inbox, before it becomes a response with the service's body type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
@@ -65,7 +68,7 @@ impl Answer {
     }
 
     pub(crate) fn duplicate() -> Self {
-        Self::status(StatusCode::OK, Outcome::Duplicate, "already_processed")
+        Self::status(StatusCode::OK, Outcome::Duplicate, ALREADY_PROCESSED)
     }
 
     /// The first answer again, where it was kept.
@@ -254,6 +257,10 @@ impl Answer {
         let json = Some(HeaderValue::from_static("application/json"));
         match &self.body {
             Body::Empty | Body::Kept(_) => (None, Bytes::new()),
+            Body::Status(ALREADY_PROCESSED, None) => (
+                json,
+                Bytes::from_static(br#"{"status":"already_processed"}"#),
+            ),
             Body::Status(word, None) => (json, format!(r#"{{"status":"{word}"}}"#).into()),
             Body::Status(word, Some(n)) => (
                 json,

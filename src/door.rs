@@ -10,6 +10,7 @@ use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http_body::Body;
 use tokio::time::Instant;
+use tracing::Span;
 
 use crate::answer::Answer;
 use crate::body::{self, BodyError, ByteBudget, Reserved};
@@ -44,9 +45,10 @@ pub(crate) struct Passed<'b> {
 }
 
 impl Door<'_> {
-    /// Verifies a request, or says what to answer. Nobody but the operator's log learns why.
+    /// Verifies a request, or says what to answer. Nobody but the operator's log learns why, in this span.
     pub(crate) async fn pass<'b, B: Body>(
         &self,
+        span: &Span,
         parts: &Parts,
         body: B,
         now: Timestamp,
@@ -54,25 +56,25 @@ impl Door<'_> {
         bodies: &'b ByteBudget,
     ) -> Result<Passed<'b>, Answer> {
         let unauthorized = |reason: &dyn Display| {
-            self.refused(parts, reason);
+            self.refused(span, parts, reason);
             Answer::unauthorized()
         };
         let unavailable = |reason: &dyn Display| {
-            self.refused(parts, reason);
+            self.refused(span, parts, reason);
             // Not 401, after which the producer would never send this again (§2.2).
             Answer::unavailable("the secrets are not available")
         };
         let head = self.scheme.check_head(&parts.headers, now, self.tolerance);
         let head = head.map_err(|refusal| unauthorized(&refusal))?;
         if announced(&parts.headers) > self.body_limit as u64 {
-            self.refused(parts, &"the announced body is over the limit");
+            self.refused(span, parts, &"the announced body is over the limit");
             return Err(Answer::body_big(self.body_limit));
         }
         // Nothing is read in vain; which secrets are active is asked again when it has been read.
         self.secrets.snapshot().map_err(|e| unavailable(&e))?;
         let read = body::read(body, self.body_limit, self.read_timeout, deadline, bodies);
         let (body, reserved) = read.await.map_err(|error| {
-            self.refused(parts, &format_args!("{error:?}"));
+            self.refused(span, parts, &format_args!("{error:?}"));
             match error {
                 BodyError::TooBig => Answer::body_big(self.body_limit),
                 BodyError::TooSlow => Answer::body_slow(),
@@ -85,7 +87,7 @@ impl Door<'_> {
         let verified = head
             .verify(&view.with_url(self.url), &secrets)
             .map_err(|refusal| unauthorized(&refusal))?;
-        self.secrets.note_verified(self.source, &verified, now);
+        secrets.note(self.source, &verified, now);
         Ok(Passed {
             head,
             verified,
@@ -94,9 +96,9 @@ impl Door<'_> {
         })
     }
 
-    fn refused(&self, parts: &Parts, reason: &dyn Display) {
+    fn refused(&self, span: &Span, parts: &Parts, reason: &dyn Display) {
         probe::refused(&parts.extensions, reason);
-        tracing::warn!(source = self.source, %reason, "refused a delivery");
+        span.in_scope(|| tracing::warn!(source = self.source, %reason, "refused a delivery"));
     }
 }
 

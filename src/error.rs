@@ -37,6 +37,11 @@ impl BuildError {
         }
     }
 
+    pub(crate) fn because(mut self, error: sqlx::Error) -> Self {
+        self.source = Some(Box::new(error));
+        self
+    }
+
     pub(crate) fn unsafe_setting(message: impl Into<String>) -> Self {
         Self::new(BuildErrorKind::UnsafeSetting, message)
     }

@@ -8,6 +8,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, FromRequestParts, Request};
 use axum::response::{IntoResponse, IntoResponseParts, Response, ResponseParts};
+use axum::routing::Route;
 use http::request::Parts;
 use http::{Method, StatusCode};
 use tower_layer::layer_fn;
@@ -117,10 +118,12 @@ impl<DB: Backend> Inbox<DB> {
     fn mount_whose(&self, whose: Whose, router: Router) -> Router {
         assert!(router.has_routes(), "the router to mount has no route");
         // The drain goes through the routes too, and knows by the mark whether it reached one.
-        let marked = router
+        let marked: Router = router
             .route_layer(layer_fn(Marked))
             // The inbox has read the body and held it to the source's own limit.
-            .route_layer(DefaultBodyLimit::disable());
+            .route_layer(DefaultBodyLimit::disable())
+            // Otherwise axum puts the layers of a handler, this inbox among them, together anew for each request.
+            .with_state(());
         worker::mount(
             &self.shared,
             whose.source(),
@@ -129,7 +132,7 @@ impl<DB: Backend> Inbox<DB> {
         let (shared, refused) = (Arc::clone(&self.shared), whose.clone());
         marked
             .route_layer(layer_fn(move |route| {
-                InboxService::new(Arc::clone(&shared), whose.clone(), route)
+                InboxService::new(Arc::clone(&shared), whose.clone(), Lent(Arc::new(route)))
             }))
             .method_not_allowed_fallback(move |method: Method| {
                 refused.refuse_method(&method);
@@ -156,5 +159,25 @@ impl<S: Service<Request>> Service<Request> for Marked<S> {
             delivery.mark_routed();
         }
         self.0.call(request)
+    }
+}
+
+/// A route that is cloned for the deliveries that call it. Axum clones what stands in front of the route for each request, and
+/// a route is one allocation for each of its layers: known duplicates never get as far.
+#[derive(Clone)]
+struct Lent(Arc<Route>);
+
+impl Service<Request> for Lent {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = <Route as Service<Request>>::Future;
+
+    /// Always, as a route is: it asks its layers itself, once it is called.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        Route::clone(&self.0).call(request)
     }
 }

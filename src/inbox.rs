@@ -12,10 +12,12 @@ use crate::body::ByteBudget;
 use crate::burst::Bursts;
 use crate::clock::{Clock, SystemClock};
 use crate::describe;
-use crate::dispatch::{Release, own};
+use crate::dispatch::{GroupCommit, Release, own};
 use crate::error::{BuildError, BuildErrorKind, OperatorError, OperatorErrorKind};
 use crate::fail::FailPoints;
 use crate::generations::Generations;
+use crate::health::Health;
+use crate::operator::check_reason;
 use crate::order::purge::{self, NotPurged};
 use crate::order::worker::{self, Work};
 use crate::order::{Purged, Worker, hints, lease, upkeep};
@@ -24,17 +26,19 @@ use crate::recent::Recent;
 use crate::reconcile::Keeping;
 use crate::shared::{Incarnation, Shared};
 use crate::source::{Source, SourceState};
-use crate::store::{Backend, Key, Sql};
+use crate::stats::{self, Statistics};
+use crate::store::{Backend, Key, SchemaVersion, Sql};
 use crate::tenants::Registry;
 use crate::tracker::Tracker;
 use crate::verify::Secrets;
+use crate::warm::Warm;
 use crate::watch::Watch;
 
 /// Bodies of deliveries that are not verified yet share this much memory (§2.1).
 const BODY_BUDGET: usize = 64 * 1024 * 1024;
 /// Deliveries that wait in memory behind another one of the same event or correlation id, or for a connection.
 const MAX_WAITING: usize = 4_096;
-/// Remembered commits: about 100 bytes each.
+/// Remembered commits: about 230 bytes each.
 const REMEMBERED: usize = 65_536;
 /// A poll that finds nothing waits longer the next time, up to this: far below the five minutes of §5.14.
 const POLL_EVERY: Duration = Duration::from_secs(5);
@@ -42,6 +46,9 @@ const POLL_EVERY: Duration = Duration::from_secs(5);
 const POLL_AT_MOST: Duration = Duration::from_secs(120);
 /// How long `shutdown` waits for what is running: more than any budget that producers leave.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(30);
+
+/// How long it waits for the statistics, which are nobody's event.
+const FLUSH_WAIT: Duration = Duration::from_secs(3);
 
 /// A database's inbox, with its sources. Cheap to clone.
 ///
@@ -84,6 +91,7 @@ impl<DB: Backend> Inbox<DB> {
             clock: Arc::new(SystemClock),
             prefix: "tower_inbox_".into(),
             max_in_flight: None,
+            keep_connections: usize::MAX,
             max_waiting: MAX_WAITING,
             body_budget: BODY_BUDGET,
             remembered: REMEMBERED,
@@ -91,6 +99,7 @@ impl<DB: Backend> Inbox<DB> {
             migrate: true,
             tenants_only: false,
             lease: None,
+            no_statistics: false,
             fail: Default::default(),
         }
     }
@@ -108,7 +117,8 @@ impl<DB: Backend> Inbox<DB> {
     /// source was over its bound on parking, so that its body was not kept and there is nothing to hand over.
     ///
     /// # Errors
-    /// If the database could not be asked, or is busy.
+    /// If the database could not be asked, or is busy; if the actor is not a name as [`Inbox::operator`] takes, or the reason is
+    /// not 1 to 2,000 bytes.
     pub async fn release_fenced(
         &self,
         source: &str,
@@ -116,6 +126,8 @@ impl<DB: Backend> Inbox<DB> {
         actor: &str,
         reason: &str,
     ) -> Result<bool, OperatorError> {
+        self.operator(actor)?;
+        check_reason(reason)?;
         let key = Key { source, event_id };
         let release = Release { key, actor, reason };
         let released = own(&self.shared, &release).await?;
@@ -138,8 +150,9 @@ impl<DB: Backend> Inbox<DB> {
         let Some(state) = self.shared.find_source(source).await else {
             return Err(OperatorError::refused(OperatorErrorKind::NotFound));
         };
-        purge::run(&self.shared, &state)
+        purge::run(&self.shared, &state, None)
             .await
+            .map(|(purged, _)| purged)
             .map_err(|error| match error {
                 NotPurged::Database(error) => OperatorError::database(error),
                 NotPurged::Letter(error) => error,
@@ -172,6 +185,20 @@ impl<DB: Backend> Inbox<DB> {
             .unwrap_or(Err(sqlx::Error::PoolTimedOut))
     }
 
+    /// How often a connection was taken, for tests of what costs one.
+    #[doc(hidden)]
+    pub fn connections_taken(&self) -> usize {
+        self.shared.warm.taken()
+    }
+
+    /// How many deliveries wait for another one's transaction, for tests that need some of them; and how many of these
+    /// have looked meanwhile whether their events are known.
+    #[cfg(feature = "failpoints")]
+    #[doc(hidden)]
+    pub fn waiting_to_share(&self) -> (usize, usize) {
+        self.shared.group_commit.waiting()
+    }
+
     /// Takes no new deliveries (503), stops the worker, and waits, for at most 30 s, until what is running has
     /// ended. Safe to call twice.
     pub async fn shutdown(&self) {
@@ -187,8 +214,13 @@ impl<DB: Backend> Inbox<DB> {
             );
         }
         self.shared.worker.ended().await;
+        let flushed = tokio::time::timeout(FLUSH_WAIT, stats::flush(&self.shared)).await;
+        if let Ok(Err(error)) = flushed {
+            tracing::debug!(%error, "the statistics of the last seconds are lost");
+        }
         lease::retire(&self.shared).await;
         self.shared.hints.stop().await;
+        self.shared.warm.close();
         self.shared.watch.stop().await;
     }
 }
@@ -201,6 +233,7 @@ pub struct InboxBuilder<DB: Backend> {
     clock: Arc<dyn Clock>,
     prefix: String,
     max_in_flight: Option<usize>,
+    keep_connections: usize,
     max_waiting: usize,
     body_budget: usize,
     remembered: usize,
@@ -208,6 +241,7 @@ pub struct InboxBuilder<DB: Backend> {
     migrate: bool,
     tenants_only: bool,
     lease: Option<Duration>,
+    no_statistics: bool,
     fail: FailPoints,
 }
 
@@ -244,6 +278,18 @@ impl<DB: Backend> InboxBuilder<DB> {
         self
     }
 
+    /// Connections that may stay with the inbox between two deliveries, for 50 ms if nothing needs them and 1 s in all
+    /// (0.1 s while the pool has no other to give). The pool's hooks (`before_acquire`, `after_release`) and its questions
+    /// whether a connection still answers have their turn when it leaves and when it comes, and not around every delivery:
+    /// what a handler sets for the session, beyond its transaction, is there for the next one. 0: none stays, for apps
+    /// whose hooks make a session clean, and each delivery waits for the pool's questions; events that share a transaction
+    /// ([`Source::batch`](crate::Source::batch)) have one session even then. Default: as many as
+    /// [`InboxBuilder::max_in_flight`]. Whatever is set, one of the pool's is never kept; with a pool of 1, none.
+    pub fn keep_connections(mut self, connections: usize) -> Self {
+        self.keep_connections = connections;
+        self
+    }
+
     /// Deliveries that may wait in memory, over all sources; more get 429. Default: 4,096.
     pub fn max_waiting(mut self, deliveries: usize) -> Self {
         self.max_waiting = deliveries;
@@ -258,7 +304,7 @@ impl<DB: Backend> InboxBuilder<DB> {
     }
 
     /// Commits that this process remembers, to answer their duplicates without a statement (§2.4), for at most ten
-    /// minutes. 0 turns that off. Default: 65,536, about 100 bytes each.
+    /// minutes. 0 turns that off. Default: 65,536, about 230 bytes each.
     pub fn remembered(mut self, events: usize) -> Self {
         self.remembered = events;
         self
@@ -288,11 +334,32 @@ impl<DB: Backend> InboxBuilder<DB> {
         self
     }
 
+    /// For the bench that says what they cost.
+    #[doc(hidden)]
+    pub fn no_statistics(mut self) -> Self {
+        self.no_statistics = true;
+        self
+    }
+
     #[cfg(feature = "failpoints")]
     #[doc(hidden)]
     pub fn fail_points(mut self, fail: FailPoints) -> Self {
         self.fail = fail;
         self
+    }
+
+    /// The versions of the tables, by number, and which of them the database has: what `build` would bring. Changes nothing.
+    ///
+    /// # Errors
+    /// If the prefix cannot be used, or the database could not be asked.
+    pub async fn schema(&self) -> Result<Vec<SchemaVersion>, BuildError> {
+        check_prefix(&self.prefix)?;
+        let versions = DB::versions(&self.pool, &self.prefix).await;
+        versions.map_err(|error| match error {
+            // It was looked at only.
+            sqlx::migrate::MigrateError::Execute(error) => error.into(),
+            error => error.into(),
+        })
     }
 
     /// Checks every setting and the database, and brings the tables up to date.
@@ -353,6 +420,12 @@ impl<DB: Backend> InboxBuilder<DB> {
         };
         let (watch, watcher) = Watch::new();
         let shared = Arc::new(Shared {
+            warm: Warm::new(
+                self.pool.clone(),
+                self.keep_connections
+                    .min(in_flight)
+                    .min(connections.saturating_sub(1)),
+            ),
             pool: self.pool,
             sql: Arc::new(sql),
             clock: self.clock,
@@ -360,12 +433,14 @@ impl<DB: Backend> InboxBuilder<DB> {
             runtime: Handle::current(),
             max_in_flight: in_flight,
             in_flight: Semaphore::new(in_flight.min(Semaphore::MAX_PERMITS)),
-            writer: DB::SINGLE_WRITER.then(|| Semaphore::new(1)),
+            writer: DB::SINGLE_WRITER.then(|| Arc::new(Semaphore::new(1))),
+            group_commit: GroupCommit::default(),
             waiting: Waiting::new(self.max_waiting),
             poll_every: self.poll_every,
             flights: Arc::default(),
             lanes: Arc::default(),
             recent: Recent::new(self.remembered),
+            purging: tokio::sync::Mutex::default(),
             generations: Generations::default(),
             bodies: ByteBudget::new(self.body_budget),
             tracker: Tracker::default(),
@@ -373,9 +448,11 @@ impl<DB: Backend> InboxBuilder<DB> {
             hints: Arc::default(),
             tenants: Registry::default(),
             watch,
+            health: Health::default(),
             lease,
             keeping: Keeping::default(),
             bursts: Bursts::default(),
+            stats: Statistics::new(self.no_statistics),
             fail: self.fail,
             probes: Default::default(),
             settings,
@@ -384,6 +461,9 @@ impl<DB: Backend> InboxBuilder<DB> {
                 generation: 0,
             }),
         });
+        for source in shared.sources.values() {
+            shared.stats.register(source.counted());
+        }
         upkeep::learn_who_is_gone(&shared).await?;
         if !DB::CHEAP_INCARNATION {
             shared.runtime.spawn(watcher.run(Arc::downgrade(&shared)));
@@ -451,12 +531,16 @@ async fn check_schema<DB: Backend>(pool: &Pool<DB>, sql: &Sql) -> Result<(), Bui
     // In a transaction, for the reason that `Pooled::bracket` has.
     let mut tx = pool.begin().await?;
     if let Err(error) = DB::ping(&mut tx, sql).await {
+        // It was not the server that said so.
+        if error.as_database_error().is_none() {
+            return Err(error.into());
+        }
         let message = format!(
             "the inbox tables are missing ({error}): let `build` make them by `.migrate(true)`, or run the files in \
              migrations/{}",
             DB::MIGRATIONS
         );
-        return Err(BuildError::new(BuildErrorKind::Schema, message));
+        return Err(BuildError::new(BuildErrorKind::Schema, message).because(error));
     }
     Ok(())
 }

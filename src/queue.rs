@@ -1,4 +1,4 @@
-//! In front of the pool: one event and one correlation id hold at most one connection in this process (§2.5).
+//! In front of the pool: one event holds at most one connection in this process (§2.5), and, by `lane.rs`, one correlation id.
 //!
 //! At REPEATABLE READ, 32 clients on one row fail nine times in ten; and a pool whose connections all wait for one
 //! row serves nobody else. So those who would wait on a lock wait here, in memory, bounded.
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::StatusCode;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::broken::{self, Variant};
 use crate::clock::Timestamp;
@@ -104,6 +104,10 @@ pub(crate) struct Leader {
 }
 
 impl Leader {
+    pub(crate) fn leads(&self, source: &str, event_id: &str) -> bool {
+        *self.pair.0 == *source && *self.pair.1 == *event_id
+    }
+
     pub(crate) fn land(mut self, end: End) {
         self.end = end;
     }
@@ -121,59 +125,6 @@ impl Drop for Leader {
     }
 }
 
-/// A queue per correlation id, first come first served.
-#[derive(Default)]
-pub(crate) struct Lanes {
-    map: Mutex<HashMap<Pair, Arc<Semaphore>>>,
-}
-
-impl Lanes {
-    /// Waits for this correlation id's turn. Dropping the future gives the place up.
-    pub(crate) async fn enter(self: &Arc<Self>, source: &Arc<str>, id: &Arc<str>) -> Lane {
-        let mut pair = (Arc::clone(source), Arc::clone(id));
-        if broken::is(Variant::LanesOpen) {
-            pair.1 = Arc::from(format!("{:x}", fastrand::u128(..)));
-        }
-        let gate = Arc::clone(
-            lock(&self.map)
-                .entry(pair.clone())
-                .or_insert_with(|| Arc::new(Semaphore::new(1))),
-        );
-        // Built before the wait, so that a future that is dropped in it cleans up too.
-        let mut lane = Lane {
-            lanes: Arc::clone(self),
-            pair,
-            gate: Some(Arc::clone(&gate)),
-            permit: None,
-        };
-        lane.permit = gate.acquire_owned().await.ok();
-        lane
-    }
-}
-
-/// This correlation id's turn, until dropped.
-pub(crate) struct Lane {
-    lanes: Arc<Lanes>,
-    pair: Pair,
-    gate: Option<Arc<Semaphore>>,
-    permit: Option<OwnedSemaphorePermit>,
-}
-
-impl Drop for Lane {
-    fn drop(&mut self) {
-        let mut map = lock(&self.lanes.map);
-        self.permit = None;
-        self.gate = None;
-        // Only the map's own reference is left: nobody waits, and nobody can begin to under this lock.
-        if map
-            .get(&self.pair)
-            .is_some_and(|gate| Arc::strong_count(gate) == 1)
-        {
-            map.remove(&self.pair);
-        }
-    }
-}
-
 /// A bounded count of those who wait in memory.
 pub(crate) struct Waiting {
     count: AtomicUsize,
@@ -186,6 +137,11 @@ impl Waiting {
             count: AtomicUsize::new(0),
             limit,
         }
+    }
+
+    /// How many wait, and how many may.
+    pub(crate) fn now(&self) -> (usize, usize) {
+        (self.count.load(Ordering::Relaxed), self.limit)
     }
 
     /// A place to wait, or none if the bound is reached.
@@ -241,34 +197,6 @@ mod tests {
     }
 
     /// §2.5
-    #[tokio::test]
-    async fn a_lane_is_taken_in_turn_and_forgotten_when_nobody_is_in_it() {
-        let lanes = Arc::new(Lanes::default());
-        let first = lanes.enter(&name("crm"), &name("acct")).await;
-        let (source, id) = (name("crm"), name("acct"));
-        let mut second = Box::pin(lanes.enter(&source, &id));
-        assert!(futures_poll(second.as_mut()).is_none());
-        drop(first);
-        let second = second.await;
-        drop(second);
-        assert!(lock(&lanes.map).is_empty());
-    }
-
-    /// §2.5
-    #[tokio::test]
-    async fn a_wait_that_is_given_up_leaves_the_lane_usable() {
-        let lanes = Arc::new(Lanes::default());
-        let first = lanes.enter(&name("crm"), &name("acct")).await;
-        let (source, id) = (name("crm"), name("acct"));
-        let mut gone = Box::pin(lanes.enter(&source, &id));
-        assert!(futures_poll(gone.as_mut()).is_none());
-        drop(gone);
-        drop(first);
-        assert!(lock(&lanes.map).is_empty());
-        lanes.enter(&source, &id).await;
-    }
-
-    /// §2.5
     #[test]
     fn waiting_is_bounded() {
         let waiting = Waiting::new(1);
@@ -276,13 +204,5 @@ mod tests {
         assert!(waiting.enter().is_none());
         drop(place);
         assert!(waiting.enter().is_some());
-    }
-
-    fn futures_poll<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output> {
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        match future.poll(&mut context) {
-            std::task::Poll::Ready(output) => Some(output),
-            std::task::Poll::Pending => None,
-        }
     }
 }

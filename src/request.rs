@@ -1,11 +1,14 @@
 //! A request as the handler sees it: the same live and drained (§5.3).
 
+use std::ops::Deref;
+use std::sync::OnceLock;
+
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::request::Parts;
 use http::{Method, Request, Uri};
 
 use crate::store::StoredRequest;
+use crate::trace::{STORED_BY, StoredBy};
 
 /// Credentials of whoever called, which a handler does not need and a table must not keep.
 const CREDENTIALS: [HeaderName; 3] = [
@@ -47,15 +50,48 @@ pub(crate) fn strip(headers: &mut HeaderMap, signatures: &[HeaderName], keep: &[
             headers.remove(name);
         }
     }
+    // Our own, in what is stored.
+    headers.remove(STORED_BY);
+}
+
+/// A request in the form that is stored, which few are: it is made when it is needed.
+pub(crate) enum Stored<'a> {
+    Already(&'a StoredRequest),
+    Of(&'a Request<Bytes>, OnceLock<StoredRequest>),
+}
+
+impl<'a> Stored<'a> {
+    pub(crate) fn of(request: &'a Request<Bytes>) -> Self {
+        Self::Of(request, OnceLock::new())
+    }
+}
+
+impl Deref for Stored<'_> {
+    type Target = StoredRequest;
+
+    fn deref(&self) -> &StoredRequest {
+        match self {
+            Self::Already(stored) => stored,
+            Self::Of(request, stored) => stored.get_or_init(|| store(request)),
+        }
+    }
 }
 
 /// The form that is stored. Header values are bytes and stay bytes; they can hold neither CR nor LF.
-pub(crate) fn store(parts: &Parts, body: &Bytes) -> StoredRequest {
+fn store(request: &Request<Bytes>) -> StoredRequest {
+    let headers = match request.extensions().get::<StoredBy>() {
+        None => lines_of(request.headers()),
+        Some(by) => {
+            let mut headers = request.headers().clone();
+            headers.extend(HeaderValue::try_from(by.value()).map(|by| (STORED_BY, by)));
+            lines_of(&headers)
+        }
+    };
     StoredRequest {
-        method: parts.method.as_str().to_owned(),
-        uri: parts.uri.to_string(),
-        headers: lines_of(&parts.headers),
-        body: body.clone(),
+        method: request.method().as_str().to_owned(),
+        uri: request.uri().to_string(),
+        headers,
+        body: request.body().clone(),
     }
 }
 
@@ -91,7 +127,11 @@ pub(crate) fn restore(stored: &StoredRequest) -> Option<Request<Bytes>> {
     let mut request = Request::new(stored.body.clone());
     *request.method_mut() = Method::from_bytes(stored.method.as_bytes()).ok()?;
     *request.uri_mut() = stored.uri.parse::<Uri>().ok()?;
-    *request.headers_mut() = headers_of(&stored.headers)?;
+    let mut headers = headers_of(&stored.headers)?;
+    if let Some(by) = StoredBy::take(&mut headers) {
+        request.extensions_mut().insert(by);
+    }
+    *request.headers_mut() = headers;
     Some(request)
 }
 
@@ -109,12 +149,31 @@ mod tests {
         headers.append("x-twice", HeaderValue::from_static("one: two"));
         headers.append("x-twice", HeaderValue::from_static(""));
         headers.append("x-bytes", HeaderValue::from_bytes(b"\xe9\x80").unwrap());
-        let (parts, body) = request.into_parts();
-        let again = restore(&store(&parts, &body)).expect("readable");
-        assert_eq!(again.headers(), &parts.headers);
-        assert_eq!(again.uri(), &parts.uri);
-        assert_eq!(again.method(), &parts.method);
-        assert_eq!(again.body(), &body);
+        let again = restore(&store(&request)).expect("readable");
+        assert_eq!(again.headers(), request.headers());
+        assert_eq!(again.uri(), request.uri());
+        assert_eq!(again.method(), request.method());
+        assert_eq!(again.body(), request.body());
+    }
+
+    /// §5.3, (traces)
+    #[test]
+    fn who_stored_a_request_is_kept_beside_its_headers_and_nobody_else_says_so() {
+        const BY: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let mut forged = HeaderMap::new();
+        forged.insert(STORED_BY, HeaderValue::from_static(BY));
+        let by = StoredBy::take(&mut forged.clone()).expect("it is one");
+        strip(&mut forged, &[], &[STORED_BY]);
+        assert!(forged.is_empty());
+        let mut request = Request::new(Bytes::new());
+        request
+            .headers_mut()
+            .insert(header::HOST, HeaderValue::from_static("h"));
+        assert!(restore(&store(&request)).unwrap().extensions().is_empty());
+        request.extensions_mut().insert(by);
+        let again = restore(&store(&request)).expect("readable");
+        assert_eq!(again.headers(), request.headers());
+        assert_eq!(again.extensions().get(), Some(&by));
     }
 
     /// §5.3

@@ -1,6 +1,7 @@
 //! What the handles of one inbox share, and the connections that it takes.
 
 use std::collections::HashMap;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,27 +9,31 @@ use std::time::Duration;
 use sqlx::pool::PoolConnection;
 use sqlx::{Pool, SqlStr};
 use tokio::runtime::Handle;
-use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
 use crate::answer::Answer;
 use crate::body::ByteBudget;
 use crate::burst::Bursts;
 use crate::clock::Clock;
-use crate::dispatch::patience;
+use crate::dispatch::{GroupCommit, patience};
 use crate::envelope::Envelope;
 use crate::fail::{FailPoints, point};
 use crate::generations::Generations;
+use crate::health::Health;
 use crate::kept::Kept;
+use crate::lane::Lanes;
 use crate::order::{Hints, Worker};
 use crate::probe::Probes;
-use crate::queue::{Flights, Lanes, Waiting};
+use crate::queue::{Flights, Waiting};
 use crate::recent::{Recent, Seen};
 use crate::reconcile::Keeping;
 use crate::source::SourceState;
+use crate::stats::Statistics;
 use crate::store::{Backend, Fault, Sql, close_hard};
 use crate::tenants::Registry;
 use crate::tracker::Tracker;
+use crate::warm::{Warm, Warmed};
 use crate::watch::Watch;
 
 /// Answers in memory are no larger than this, in bytes: there are some ten thousands of them.
@@ -37,6 +42,7 @@ const REMEMBERED_ANSWER: usize = 1024;
 /// What the handles of one inbox share.
 pub(crate) struct Shared<DB: Backend> {
     pub(crate) pool: Pool<DB>,
+    pub(crate) warm: Warm<DB>,
     pub(crate) sql: Arc<Sql>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) sources: HashMap<Arc<str>, Arc<SourceState>>,
@@ -44,13 +50,17 @@ pub(crate) struct Shared<DB: Backend> {
     pub(crate) max_in_flight: usize,
     pub(crate) in_flight: Semaphore,
     /// The one writer's turn, where the database has but one.
-    pub(crate) writer: Option<Semaphore>,
+    pub(crate) writer: Option<Arc<Semaphore>>,
+    /// Deliveries that may go on in a transaction that is open, while they wait for that turn.
+    pub(crate) group_commit: GroupCommit<DB>,
     pub(crate) waiting: Waiting,
     /// The longest pause between two looks of the worker.
     pub(crate) poll_every: Duration,
     pub(crate) flights: Arc<Flights>,
     pub(crate) lanes: Arc<Lanes>,
     pub(crate) recent: Recent,
+    /// Held by who purges, its pauses included: two of them at a time would take twice what one may.
+    pub(crate) purging: tokio::sync::Mutex<()>,
     pub(crate) generations: Generations,
     pub(crate) bodies: ByteBudget,
     pub(crate) tracker: Tracker,
@@ -58,10 +68,12 @@ pub(crate) struct Shared<DB: Backend> {
     pub(crate) hints: Arc<Hints>,
     pub(crate) tenants: Registry,
     pub(crate) watch: Watch,
+    pub(crate) health: Health,
     /// How long a worker's claim is good for.
     pub(crate) lease: Duration,
     pub(crate) keeping: Keeping,
     pub(crate) bursts: Bursts,
+    pub(crate) stats: Statistics,
     pub(crate) fail: FailPoints,
     pub(crate) probes: Probes,
     pub(crate) settings: DB::Settings,
@@ -79,12 +91,55 @@ pub(crate) struct Incarnation<DB: Backend> {
 pub(crate) struct Pooled<'a, DB: Backend> {
     shared: &'a Shared<DB>,
     conn: Option<PoolConnection<DB>>,
+    /// What is known about the session, as long as the connection stays with the inbox.
+    session: DB::Session,
+    /// When it was taken from the pool.
+    since: Instant,
+    /// It has not come from the pool this time, which would have asked whether it still answers.
+    warm: bool,
     generation: u64,
     /// Something was sent over it whose end nobody has seen. The pool asks what is given back whether it still answers,
     /// and waits for that without a limit: one that is lost would be missing for ever.
     unsettled: bool,
     /// In a transaction of its own, for the sake of its statements.
     bracketed: bool,
+}
+
+/// A connection on its way from one delivery to another, which holds it as [`Pooled`] then.
+pub(crate) struct PooledParts<DB: Backend> {
+    conn: Option<PoolConnection<DB>>,
+    session: DB::Session,
+    since: Instant,
+    warm: bool,
+    generation: u64,
+}
+
+impl<'a, DB: Backend> Pooled<'a, DB> {
+    /// Out of this delivery's hands, in a transaction that goes on.
+    pub(crate) fn into_parts(self) -> PooledParts<DB> {
+        let mut held = ManuallyDrop::new(self);
+        PooledParts {
+            conn: held.conn.take(),
+            session: std::mem::take(&mut held.session),
+            since: held.since,
+            warm: held.warm,
+            generation: held.generation,
+        }
+    }
+
+    /// Into this one's.
+    pub(crate) fn from_parts(shared: &'a Shared<DB>, parts: PooledParts<DB>) -> Self {
+        Self {
+            shared,
+            conn: parts.conn,
+            session: parts.session,
+            since: parts.since,
+            warm: parts.warm,
+            generation: parts.generation,
+            unsettled: true,
+            bracketed: false,
+        }
+    }
 }
 
 impl<DB: Backend> Pooled<'_, DB> {
@@ -95,6 +150,17 @@ impl<DB: Backend> Pooled<'_, DB> {
 
     pub(crate) fn put_back(&mut self, conn: Option<PoolConnection<DB>>) {
         self.conn = conn;
+    }
+
+    /// Not asked by the pool whether it still answers.
+    pub(crate) fn is_warm(&self) -> bool {
+        self.warm
+    }
+
+    /// The connection and what is known about its session, for a transaction to begin.
+    pub(crate) fn session(&mut self) -> (&mut DB::Connection, &mut DB::Session) {
+        self.unsettled = true;
+        (self.conn.as_deref_mut().expect(LENT), &mut self.session)
     }
 
     /// Whether the database is still the one that this connection was taken for.
@@ -149,9 +215,8 @@ impl<DB: Backend> Pooled<'_, DB> {
     /// Closes it, and forgets what this process remembers: its end was not ours.
     pub(crate) fn close(mut self) {
         if let Some(conn) = self.conn.take() {
-            close_hard(conn);
+            self.shared.broke(conn);
         }
-        self.shared.recent.clear();
     }
 }
 
@@ -174,23 +239,23 @@ impl<DB: Backend> DerefMut for Pooled<'_, DB> {
 
 impl<DB: Backend> Drop for Pooled<'_, DB> {
     fn drop(&mut self) {
-        if self.unsettled
-            && let Some(conn) = self.conn.take()
-        {
-            close_hard(conn);
-            self.shared.recent.clear();
+        self.shared.warm.unused();
+        let Some(conn) = self.conn.take() else {
             return;
+        };
+        if self.unsettled {
+            return self.shared.broke(conn);
         }
-        let known = self
-            .shared
-            .incarnation
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if known.generation != self.generation
-            && let Some(conn) = self.conn.take()
-        {
-            close_hard(conn);
+        let known = self.shared.incarnation.lock();
+        if known.unwrap_or_else(PoisonError::into_inner).generation != self.generation {
+            return close_hard(conn);
         }
+        self.shared.warm.put(Warmed {
+            conn,
+            session: std::mem::take(&mut self.session),
+            generation: self.generation,
+            since: self.since,
+        });
     }
 }
 
@@ -231,14 +296,35 @@ impl<DB: Backend> Shared<DB> {
         // Looked at before the connection is taken: one that is older than this is not used for long.
         let generation = self.generation();
         point!(self, "store.acquire");
-        let conn = self.pool.acquire().await?;
+        let (conn, session, since, warm) = match self.warm.take(generation) {
+            Ok(warmed) => (warmed.conn, warmed.session, warmed.since, true),
+            Err(_waits) => {
+                let asked = Instant::now();
+                let conn = self.pool.acquire().await;
+                metrics::histogram!("inbox_pool_wait_seconds").record(asked.elapsed());
+                let conn = conn?;
+                (conn, DB::Session::default(), Instant::now(), false)
+            }
+        };
+        self.warm.used();
         Ok(Pooled {
             shared: self,
             conn: Some(conn),
+            session,
+            since,
+            warm,
             generation,
             unsettled: false,
             bracketed: false,
         })
+    }
+
+    /// Closes a connection whose end was not ours. What it committed last may be lost with its server, and the others may
+    /// be as broken.
+    fn broke(&self, conn: PoolConnection<DB>) {
+        close_hard(conn);
+        self.recent.clear();
+        self.warm.return_all();
     }
 
     /// Which database this is, as far as it is known.
@@ -279,6 +365,7 @@ impl<DB: Backend> Shared<DB> {
             known.generation
         };
         self.recent.clear();
+        self.warm.discard_all(generation);
         while let Some(conn) = self.pool.try_acquire() {
             close_hard(conn);
         }
@@ -309,9 +396,18 @@ impl<DB: Backend> Shared<DB> {
 
     /// The one writer's turn, where the database has but one: a statement that writes would wait for the transaction that
     /// has it all the same, over a connection, and with SQLite's patience.
-    pub(crate) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+    pub(crate) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
         // Nobody closes the semaphore.
-        self.writer.as_ref()?.acquire().await.ok()
+        let writer = Arc::clone(self.writer.as_ref()?);
+        writer.acquire_owned().await.ok()
+    }
+
+    /// As [`Shared::turn`], until then.
+    pub(crate) async fn turn_within(
+        &self,
+        until: Instant,
+    ) -> Result<Option<OwnedSemaphorePermit>, ()> {
+        timeout_at(until, self.turn()).await.map_err(|_| ())
     }
 
     /// A place among those that may hold a connection: the source's own first, so that a busy source does not sit on

@@ -55,8 +55,15 @@ const LOOK_UP: Duration = Duration::from_secs(2);
 pub(crate) struct Registry {
     tenants: Mutex<Option<Arc<dyn Tenants>>>,
     alive: Mutex<HashMap<Arc<str>, Weak<SourceState>>>,
+    gone: Mutex<Gone>,
+}
+
+#[derive(Default)]
+struct Gone {
     /// The names of all sources that are deregistered: a tenant that is made anew is so too.
-    gone: Mutex<HashSet<String>>,
+    names: HashSet<String>,
+    /// How often this process has deregistered a source, or armed one again.
+    changes: u64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -68,17 +75,38 @@ impl Registry {
         *lock(&self.tenants) = Some(tenants);
     }
 
-    pub(crate) fn set_all_gone(&self, names: impl IntoIterator<Item = String>) {
-        *lock(&self.gone) = names.into_iter().collect();
+    /// For [`Registry::learn_gone`], before the table is read.
+    pub(crate) fn gone_changes(&self) -> u64 {
+        lock(&self.gone).changes
     }
 
-    pub(crate) fn set_gone(&self, name: &str, gone: bool) {
-        let mut names = lock(&self.gone);
-        if gone {
-            names.insert(name.to_owned());
-        } else {
-            names.remove(name);
+    /// As the table had them; nothing if this process has changed one meanwhile: what was read may be from before that.
+    pub(crate) fn learn_gone(
+        &self,
+        changes: u64,
+        names: impl IntoIterator<Item = String>,
+        sources: &[Arc<SourceState>],
+    ) {
+        let mut gone = lock(&self.gone);
+        if gone.changes != changes {
+            return;
         }
+        gone.names = names.into_iter().collect();
+        for source in sources {
+            source.set_gone(gone.names.contains(source.name()));
+        }
+    }
+
+    /// As it was committed by this process.
+    pub(crate) fn set_gone(&self, source: &SourceState, is_gone: bool) {
+        let mut gone = lock(&self.gone);
+        gone.changes += 1;
+        if is_gone {
+            gone.names.insert(source.name().to_owned());
+        } else {
+            gone.names.remove(source.name());
+        }
+        source.set_gone(is_gone);
     }
 
     /// Those that somebody still holds.
@@ -122,9 +150,10 @@ impl<DB: Backend> Inbox<DB> {
             return Err(BuildError::new(BuildErrorKind::Name, message));
         }
         crate::inbox::check_lease(self.shared.lease, state.longest_budget())?;
+        self.shared.stats.register(state.counted());
         let tenants = &self.shared.tenants;
         lock(&tenants.alive).insert(state.name_arc(), Arc::downgrade(&state));
-        state.set_gone(lock(&tenants.gone).contains(state.name()));
+        state.set_gone(lock(&tenants.gone).names.contains(state.name()));
         Ok(Tenant(state))
     }
 }

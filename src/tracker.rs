@@ -1,71 +1,82 @@
 //! Counts what is running, so that a shutdown can wait for it.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
+
+/// In the count of what is running: no new work is taken.
+const CLOSED: usize = 1;
+/// One more that is running.
+const ONE: usize = 2;
 
 /// The count, and whether new work is taken.
-#[derive(Clone)]
-pub(crate) struct Tracker(Arc<watch::Sender<Running>>);
+#[derive(Clone, Default)]
+pub(crate) struct Tracker(Arc<State>);
 
 #[derive(Default)]
-struct Running {
-    count: usize,
-    /// How many have ever entered.
-    entered: u64,
-    closed: bool,
+struct State {
+    running: AtomicUsize,
+    /// How many have ever entered. Counted before they leave.
+    entered: AtomicU64,
+    idle: Notify,
 }
 
-impl Default for Tracker {
-    fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(Running::default())))
+impl State {
+    fn is_idle(&self) -> bool {
+        self.running.load(Ordering::SeqCst) < ONE
     }
 }
 
 impl Tracker {
     /// A place among what is running; nothing once it is closed.
     pub(crate) fn enter(&self) -> Option<Tracked> {
-        let mut entered = false;
-        self.0.send_if_modified(|running| {
-            entered = !running.closed;
-            running.count += usize::from(entered);
-            running.entered += u64::from(entered);
-            false
-        });
-        entered.then(|| Tracked(Arc::clone(&self.0)))
+        let before = self.0.running.fetch_add(ONE, Ordering::SeqCst);
+        let tracked = Tracked(Arc::clone(&self.0));
+        if before & CLOSED != 0 {
+            // And dropped, as any other: whoever waits until nothing is running may have seen it.
+            return None;
+        }
+        self.0.entered.fetch_add(1, Ordering::SeqCst);
+        Some(tracked)
     }
 
     pub(crate) fn close(&self) {
-        self.0.send_modify(|running| running.closed = true);
+        self.0.running.fetch_or(CLOSED, Ordering::SeqCst);
     }
 
     /// If nothing is running: how many have ever entered. The same number twice says that nothing has run in between.
     #[cfg(feature = "testkit")]
     pub(crate) fn quiet(&self) -> Option<u64> {
-        let running = self.0.borrow();
-        (running.count == 0).then_some(running.entered)
+        // Read first: one that comes and goes meanwhile is in the next number.
+        let entered = self.0.entered.load(Ordering::SeqCst);
+        self.0.is_idle().then_some(entered)
     }
 
     /// Waits until nothing is running.
     pub(crate) async fn idle(&self) {
-        // An error would mean that the sender is gone, which this very handle keeps.
-        let _ = self
-            .0
-            .subscribe()
-            .wait_for(|running| running.count == 0)
-            .await;
+        loop {
+            let mut idle = pin!(self.0.idle.notified());
+            // Before the look, so that nothing leaves unseen.
+            idle.as_mut().enable();
+            if self.0.is_idle() {
+                return;
+            }
+            idle.await;
+        }
     }
 }
 
 /// Counts as running until dropped.
-pub(crate) struct Tracked(Arc<watch::Sender<Running>>);
+pub(crate) struct Tracked(Arc<State>);
 
 impl Drop for Tracked {
     fn drop(&mut self) {
-        self.0.send_if_modified(|running| {
-            running.count -= 1;
-            running.count == 0
-        });
+        let before = self.0.running.fetch_sub(ONE, Ordering::SeqCst);
+        if before < 2 * ONE {
+            self.0.idle.notify_waiters();
+        }
     }
 }
 

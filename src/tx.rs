@@ -190,7 +190,7 @@ impl<DB: Backend> Drop for Cell<DB> {
 }
 
 /// A kept transaction comes back when the delivery is long over, perhaps where no runtime is left.
-fn discard<DB: Backend>(conn: PoolConnection<DB>) {
+pub(crate) fn discard<DB: Backend>(conn: PoolConnection<DB>) {
     if tokio::runtime::Handle::try_current().is_ok() {
         close_hard(conn);
     } else {

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::fail::point;
+use crate::health::{self, Looked};
 use crate::shared::Shared;
 use crate::store::Backend;
 
@@ -39,9 +40,21 @@ enum Request {
     Kill(SqlStr),
     Notify(Vec<String>),
     Ping(oneshot::Sender<()>),
+    Schema(oneshot::Sender<Looked>),
     /// A worker's sign of life, its count, and the others' rows as the answer.
     Beat(i64, oneshot::Sender<Beats>),
     Stop(oneshot::Sender<()>),
+}
+
+impl Request {
+    /// Nobody waits for its answer, which is all there is to it.
+    fn is_given_up(&self) -> bool {
+        match self {
+            Self::Ping(reply) => reply.is_closed(),
+            Self::Schema(reply) => reply.is_closed(),
+            Self::Kill(_) | Self::Notify(_) | Self::Beat(..) | Self::Stop(_) => false,
+        }
+    }
 }
 
 /// What the task needs.
@@ -83,6 +96,14 @@ impl Watch {
         self.requests.send(Request::Ping(reply)).await.is_ok() && answered.await.is_ok()
     }
 
+    /// Whether the tables are as they should be. Never, if the server is gone: the caller has its own patience. Nothing after
+    /// [`Watch::stop`].
+    pub(crate) async fn schema(&self) -> Option<Looked> {
+        let (reply, answered) = oneshot::channel();
+        self.requests.send(Request::Schema(reply)).await.ok()?;
+        answered.await.ok()
+    }
+
     /// A sign of life of this process's worker. Nothing if it did not get through in time.
     pub(crate) async fn beat(&self, beat: i64) -> Option<Beats> {
         let (reply, answered) = oneshot::channel();
@@ -111,6 +132,10 @@ impl Watcher {
                 Ok(None) => return,
                 Err(_) => None,
             };
+            // Of probes that have gone while the server was away there may be many, and others wait behind them.
+            if request.as_ref().is_some_and(Request::is_given_up) {
+                continue;
+            }
             if let Some(Request::Stop(reply)) = request {
                 if let Some(conn) = conn {
                     let _ = timeout(PATIENCE, conn.close()).await;
@@ -185,6 +210,16 @@ async fn handle<DB: Backend>(
             }
             answered
         }
+        Some(Request::Schema(reply)) => match health::schema(conn, shared).await {
+            Ok(looked) => {
+                let _ = reply.send(looked);
+                true
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the maintenance connection failed");
+                false
+            }
+        },
         Some(Request::Beat(count, reply)) => match beat(conn, shared, count).await {
             Ok(others) => {
                 let _ = reply.send(others);

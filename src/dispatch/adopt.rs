@@ -38,7 +38,7 @@ impl<DB: Backend> Adopt<'_, DB> {
             }
         })?;
         if let Adopted::Begun(sequence) = adopted {
-            tracing::info!(
+            tracing::debug!(
                 source,
                 correlation_id,
                 sequence,

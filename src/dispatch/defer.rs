@@ -127,7 +127,7 @@ impl<DB: Backend> Job<'_, DB> {
         if let Some(place) = known.place(self.source.name()) {
             self.open_stream(conn, place.stream).await?;
         }
-        DB::keep_body(conn, sql, self.key(), self.stored).await?;
+        DB::keep_body(conn, sql, self.key(), &self.stored).await?;
         DB::requeue(conn, sql, self.key(), at).await?;
         Ok(Entered::Requeue)
     }

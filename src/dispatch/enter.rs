@@ -7,7 +7,9 @@ use super::open::Open;
 use super::{Entered, Job, Stop, cursor};
 use crate::broken::{self, Variant};
 use crate::event::Origin;
-use crate::store::{Backend, Cursor, Key, Known, Lease, Place, Reason, State};
+use crate::store::{
+    Backend, Cursor, First, Inserted, Key, Known, Lease, Place, Reason, State, Turn,
+};
 
 /// The looks at a row that somebody else keeps changing, within one transaction.
 pub(super) const LOOKS: u32 = 3;
@@ -18,6 +20,7 @@ impl<DB: Backend> Job<'_, DB> {
         if self.only_stores() {
             return self.enter_deferred(open).await;
         }
+        let mut inserted = open.take_inserted();
         let conn = open.conn();
         if self.origin == Origin::Drained {
             return match DB::lock_event(conn, &self.shared.sql, self.key()).await? {
@@ -26,21 +29,54 @@ impl<DB: Backend> Job<'_, DB> {
             };
         }
         for _ in 0..LOOKS {
-            if DB::insert_event(conn, &self.shared.sql, &self.new_event(), self.begins_as()).await?
-            {
-                if self.is_fenced(conn).await? {
-                    return Ok(Entered::Fence { from: None });
-                }
-                return match self.place() {
-                    None => self.outrun(conn, None).await,
-                    Some(place) => self.take_turn(conn, &place).await,
-                };
+            let inserted = match inserted.take() {
+                Some(inserted) => inserted,
+                None => DB::insert_first(conn, &self.shared.sql, &self.first()).await?,
+            };
+            if inserted == Inserted::InTurn {
+                return Ok(Entered::Run { from: None });
             }
+            if inserted == Inserted::Event {
+                return self.enter_new(conn).await;
+            }
+            self.source.lookout().hit();
             if let Some(entered) = self.enter_taken(conn).await? {
                 return Ok(entered);
             }
         }
         Err(Stop::Again)
+    }
+
+    /// The row of a new event is in.
+    pub(super) async fn enter_new(&self, conn: &mut DB::Connection) -> Result<Entered, Stop> {
+        if self.is_fenced(conn).await? {
+            return Ok(Entered::Fence { from: None });
+        }
+        match self.place() {
+            None => self.outrun(conn, None).await,
+            Some(place) => self.take_turn(conn, &place).await,
+        }
+    }
+
+    /// A new event, and its step of the cursor where nothing is to be done in between.
+    fn first(&self) -> First<'_> {
+        let event = self.new_event();
+        let place = self.place().filter(|_| self.fence.is_none());
+        let start = self.source.start(event.at);
+        let turn = place.map(|place| Turn {
+            opens: place.sequence == start.next && place.generation == 0,
+            place,
+        });
+        First {
+            event,
+            state: self.begins_as(),
+            turn,
+        }
+    }
+
+    /// What its transaction begins with, unless something is to be looked at before.
+    pub(super) fn begins_with(&self) -> Option<First<'_>> {
+        (self.origin == Origin::Live && !self.only_stores()).then(|| self.first())
     }
 
     /// The insert found the id taken, or the place. Nothing: look again.

@@ -1,5 +1,7 @@
 //! What operators decide about what is kept: stored requests and answers that must go, and sources that are gone.
 
+use bytes::Bytes;
+
 use super::own::{Ended, Own};
 use super::{Stop, cursor};
 use crate::clock::Timestamp;
@@ -110,6 +112,43 @@ impl<DB: Backend> Own<DB> for SetGone<'_> {
         let entry = audit(self.source, None, at, action, self.actor, self.reason);
         DB::audit(conn, sql, &entry).await?;
         Ok(Ended::Commit(()))
+    }
+}
+
+/// Somebody reads what a producer sent.
+pub(crate) struct ShowBody<'a> {
+    pub(crate) key: Key<'a>,
+    pub(crate) actor: &'a str,
+    pub(crate) reason: &'a str,
+}
+
+impl<DB: Backend> Own<DB> for ShowBody<'_> {
+    type Done = Option<Bytes>;
+
+    async fn once(
+        &self,
+        shared: &Shared<DB>,
+        conn: &mut DB::Connection,
+    ) -> Result<Ended<Option<Bytes>>, Stop> {
+        let (sql, at) = (&shared.sql, shared.clock.now());
+        let Some((letter, Some(stored))) = DB::story(conn, sql, self.key).await? else {
+            return Ok(Ended::RollBack(None));
+        };
+        // What is over the bound on parking, or erased, has none.
+        if letter.body_bytes.is_none_or(|bytes| bytes <= 0) {
+            return Ok(Ended::RollBack(None));
+        }
+        let Key { source, event_id } = self.key;
+        let entry = audit(
+            source,
+            Some(event_id),
+            at,
+            "show_body",
+            self.actor,
+            self.reason,
+        );
+        DB::audit(conn, sql, &entry).await?;
+        Ok(Ended::Commit(Some(stored.body)))
     }
 }
 

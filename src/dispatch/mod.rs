@@ -2,12 +2,15 @@
 
 mod adopt;
 mod aside;
+mod batch;
 mod bury;
 mod cursor;
 mod defer;
 mod enter;
 mod erase;
 mod group;
+mod group_commit;
+mod member;
 mod newer;
 mod open;
 mod own;
@@ -38,6 +41,7 @@ use crate::order::hints;
 use crate::order::worker::{self, Work};
 use crate::probe::Happened;
 use crate::queue::End;
+use crate::request::Stored;
 use crate::shared::Shared;
 use crate::source::SourceState;
 use crate::store::{
@@ -45,11 +49,13 @@ use crate::store::{
     Reason, State, StoredRequest, Stream,
 };
 pub(crate) use adopt::{Adopt, Adopted};
+pub(crate) use batch::{Batch, Batched};
 pub(crate) use bury::Bury;
-pub(crate) use erase::{Erase, Forget, SetGone};
+pub(crate) use erase::{Erase, Forget, SetGone, ShowBody};
 pub(crate) use group::Group;
+pub(crate) use group_commit::{GroupCommit, Ticket, Turn, turn};
 use open::Open;
-pub(crate) use own::own;
+pub(crate) use own::{Ended, Own, own};
 pub(crate) use release::Release;
 use retry::Tries;
 pub(crate) use verbs::{Change, Discard, Heal, Never, Replay, Reset};
@@ -70,7 +76,7 @@ pub(crate) struct Job<'a, DB: Backend> {
     pub(crate) envelope: &'a Envelope,
     pub(crate) origin: Origin,
     pub(crate) request: &'a Request<Bytes>,
-    pub(crate) stored: &'a StoredRequest,
+    pub(crate) stored: Stored<'a>,
     /// Where the event id is not signed.
     pub(crate) fence: Option<Fence>,
     /// Of a worker's attempt; none with the producer waiting.
@@ -234,9 +240,18 @@ impl<DB: Backend> Job<'_, DB> {
 
     /// Runs the event through a transaction, and through a fresh one when the database asks for it.
     pub(crate) async fn run<R>(&self, handler: &mut dyn Run<R>) -> Settled<R> {
+        self.run_in(None, handler).await
+    }
+
+    /// As [`Job::run`], for an event that has waited for the one writer's turn already: its first transaction has it.
+    pub(crate) async fn run_in<R>(
+        &self,
+        mut turn: Option<Turn<DB>>,
+        handler: &mut dyn Run<R>,
+    ) -> Settled<R> {
         let mut tries = Tries::new(handler);
         loop {
-            match self.once(&mut tries).await {
+            match self.once(turn.take(), &mut tries).await {
                 Ok(settled) => {
                     self.saw(|| settled.seen());
                     return settled;
@@ -272,12 +287,21 @@ impl<DB: Backend> Job<'_, DB> {
         }
     }
 
-    async fn once<R>(&self, handler: &mut dyn Run<R>) -> Result<Settled<R>, Stop> {
-        if let Some(place) = self.place() {
-            let generation = self.shared.generations.get(place.stream);
-            self.generation.store(generation, Ordering::Relaxed);
-        }
-        let mut open = Open::begin(self.shared, self.deadline).await?;
+    async fn once<R>(
+        &self,
+        turn: Option<Turn<DB>>,
+        handler: &mut dyn Run<R>,
+    ) -> Result<Settled<R>, Stop> {
+        self.learn_generation();
+        let (permit, shares) = match turn {
+            // Apart, so that deliveries that share nothing are no larger for it.
+            Some(Turn::Joined(baton)) => return Box::pin(self.join(baton, handler)).await,
+            Some(Turn::Own { permit, shares }) => (permit, shares),
+            None => (Open::turn(self.shared, self.deadline).await?, false),
+        };
+        let first = self.begins_with();
+        let open = Open::begin_in(self.shared, permit, self.deadline, first.as_ref()).await?;
+        let mut open = open.sharing(shares);
         self.shared.fail.reached(at::BEGUN).await?;
         let entered = within(self.deadline, self.enter(&mut open)).await?;
         self.saw(|| entered.seen());
@@ -407,7 +431,7 @@ impl<DB: Backend> Job<'_, DB> {
             // Only of a stream that has not begun.
             DB::touch_settling(conn, sql, place.stream, at).await?;
         }
-        let mut stored = std::borrow::Cow::Borrowed(self.stored);
+        let mut stored = std::borrow::Cow::Borrowed(&*self.stored);
         if broken::is(Variant::ParkWithoutBody) {
             stored.to_mut().body = Bytes::new();
         }
@@ -562,6 +586,35 @@ impl<R> Reply<R> {
         match self {
             Self::Handler(outcome, _) => *outcome,
             Self::Inbox(answer) => answer.outcome,
+        }
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            Self::Handler(_, response) => response.status(),
+            Self::Inbox(answer) => answer.status,
+        }
+    }
+}
+
+impl<R> Settled<R> {
+    /// Counts an attempt that nobody waited for, if it says something about its event.
+    pub(crate) fn count_aside<DB: Backend>(
+        &self,
+        shared: &Shared<DB>,
+        source: &SourceState,
+        envelope: &Envelope,
+    ) {
+        let outcome = self.reply.outcome();
+        let counts = match outcome {
+            Outcome::Applied | Outcome::Rejected => true,
+            Outcome::Failed => self.blames_handler,
+            _ => false,
+        };
+        if counts {
+            let failed = self.reply.status().is_server_error();
+            let at = failed.then(|| shared.clock.now());
+            source.tried(envelope, outcome, at);
         }
     }
 }

@@ -4,15 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::SqlStr;
-use tokio::sync::{SemaphorePermit, oneshot};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::{Instant, timeout};
 
+use super::group_commit::{Fate, Members};
 use super::{Stop, patience, within};
 use crate::answer::Answer;
 use crate::broken::{self, Variant};
 use crate::fail::point;
-use crate::shared::{Pooled, Shared};
-use crate::store::{Backend, close_hard};
+use crate::outlive::Outlives;
+use crate::shared::{Pooled, PooledParts, Shared};
+use crate::source::SourceState;
+use crate::store::{Backend, Fault, First, Inserted, RENEW, close_hard};
 use crate::tx::Lent;
 
 /// A transaction of ours. Dropped without a clean end, its connection is closed, never pooled (§4.4).
@@ -20,39 +24,174 @@ pub(super) struct Open<'a, DB: Backend> {
     shared: &'a Shared<DB>,
     conn: Option<Pooled<'a, DB>>,
     watch: Option<DB::Deadline>,
+    /// What went with BEGIN.
+    inserted: Option<Inserted>,
+    /// Our savepoint is released: COMMIT goes alone. Otherwise the two go together.
+    released: bool,
+    /// When the first handler in it began.
+    began: Option<Instant>,
+    /// Others may go on in it.
+    shares: bool,
+    /// Those who have succeeded in it, once it is handed on.
+    members: Option<Members>,
     /// The one writer's turn, where the database has but one. Declared last: given back after the connection.
-    _turn: Option<SemaphorePermit<'a>>,
+    turn: Option<OwnedSemaphorePermit>,
+}
+
+/// A transaction on its way from one delivery to another, which holds it as [`Open`] then.
+pub(super) struct OpenParts<DB: Backend> {
+    conn: Option<PooledParts<DB>>,
+    watch: Option<DB::Deadline>,
+    began: Option<Instant>,
+    members: Option<Members>,
+    turn: Option<OwnedSemaphorePermit>,
 }
 
 impl<'a, DB: Backend> Open<'a, DB> {
     pub(super) async fn begin(shared: &'a Shared<DB>, deadline: Instant) -> Result<Self, Stop> {
-        let turn = match &shared.writer {
-            Some(writer) => {
-                let turn = timeout_at(patience(deadline), writer.acquire()).await;
-                let busy = || Stop::Answer(Answer::busy("deliveries that wait to write"));
-                // Nobody closes the semaphore.
-                Some(turn.map_err(|_| busy())?.map_err(|_| busy())?)
-            }
-            None => None,
-        };
-        let conn = shared.connection(deadline).await.map_err(Stop::Answer)?;
+        let turn = Self::turn(shared, deadline).await?;
+        Self::begin_in(shared, turn, deadline, None).await
+    }
+
+    /// The one writer's turn, where the database has but one.
+    pub(super) async fn turn(
+        shared: &'a Shared<DB>,
+        deadline: Instant,
+    ) -> Result<Option<OwnedSemaphorePermit>, Stop> {
+        let turn = shared.turn_within(patience(deadline)).await;
+        turn.map_err(|()| Stop::Answer(Answer::busy("deliveries that wait to write")))
+    }
+
+    /// As [`Open::begin`], for one that has the one writer's turn already, and with what is inserted first. That may be
+    /// done then: [`Open::take_inserted`] tells.
+    pub(super) async fn begin_in(
+        shared: &'a Shared<DB>,
+        turn: Option<OwnedSemaphorePermit>,
+        deadline: Instant,
+        first: Option<&First<'_>>,
+    ) -> Result<Self, Stop> {
         let mut open = Open {
             shared,
-            conn: Some(conn),
+            conn: None,
             watch: None,
-            _turn: turn,
+            inserted: None,
+            released: false,
+            began: None,
+            shares: false,
+            members: None,
+            turn,
         };
-        let begun = within(deadline, async {
-            point!(shared, "store.begin");
-            Ok(DB::begin(open.conn(), &shared.settings, deadline).await?)
-        })
-        .await;
-        open.watch = Some(begun?);
-        Ok(open)
+        loop {
+            let conn = shared.connection(deadline).await.map_err(Stop::Answer)?;
+            let was_warm = conn.is_warm();
+            open.conn = Some(conn);
+            let begun = within(deadline, async {
+                point!(shared, "store.begin");
+                let (conn, session) = open.pooled().session();
+                let (settings, sql) = (&shared.settings, &shared.sql);
+                Ok(match first {
+                    Some(first) => {
+                        DB::begin_with_first(conn, session, settings, deadline, sql, first).await?
+                    }
+                    None => (DB::begin(conn, session, settings, deadline).await?, None),
+                })
+            });
+            match begun.await {
+                Ok((watch, inserted)) => {
+                    open.watch = Some(watch);
+                    open.inserted = inserted;
+                    return Ok(open);
+                }
+                // Nobody asked it whether it still answers, and nothing has happened yet: those of the pool are asked.
+                Err(Stop::Database(error)) if was_warm && DB::fault(&error) == Fault::Gone => {
+                    open.pooled_out().close();
+                }
+                Err(stop) => {
+                    // What went with BEGIN may wait for a lock over there: the server is told to end it (§4.6).
+                    if matches!(stop, Stop::Budget) {
+                        open.watch = DB::deadline_of(open.pooled().session().1);
+                    }
+                    return Err(stop);
+                }
+            }
+        }
+    }
+
+    /// Out of this delivery's hands, with our savepoint as it is.
+    pub(super) fn into_parts(mut self) -> OpenParts<DB> {
+        OpenParts {
+            conn: self.conn.take().map(Pooled::into_parts),
+            watch: self.watch.take(),
+            began: self.began,
+            members: self.members.take(),
+            turn: self.turn.take(),
+        }
+    }
+
+    /// Into this one's.
+    pub(super) fn from_parts(shared: &'a Shared<DB>, parts: OpenParts<DB>) -> Self {
+        Open {
+            shared,
+            conn: parts.conn.map(|conn| Pooled::from_parts(shared, conn)),
+            watch: parts.watch,
+            inserted: None,
+            released: false,
+            began: parts.began,
+            shares: true,
+            members: parts.members,
+            turn: parts.turn,
+        }
+    }
+
+    pub(super) fn shared(&self) -> &'a Shared<DB> {
+        self.shared
+    }
+
+    /// Others may go on in it.
+    pub(super) fn sharing(mut self, shares: bool) -> Self {
+        self.shares = shares;
+        self
+    }
+
+    /// Whether what succeeds here is to be committed with others.
+    pub(super) fn is_shared(&self) -> bool {
+        self.members.is_some() || self.shares && self.shared.group_commit.anybody_waits()
+    }
+
+    pub(super) fn members(&self) -> Option<&Members> {
+        self.members.as_ref()
+    }
+
+    pub(super) fn take_members(&mut self) -> Option<Members> {
+        self.members.take()
+    }
+
+    pub(super) fn add_member(&mut self, source: &SourceState) -> watch::Receiver<Option<Fate>> {
+        let began = self.began.unwrap_or_else(Instant::now);
+        let members = self
+            .members
+            .get_or_insert_with(|| Members::new(source, began));
+        members.add(source)
+    }
+
+    /// From now on it is this delivery's time that counts.
+    pub(super) fn arm(&self, deadline: Instant) {
+        if let Some(watch) = &self.watch {
+            DB::arm(watch, deadline);
+        }
     }
 
     fn pooled(&mut self) -> &mut Pooled<'a, DB> {
         self.conn.as_mut().expect(HELD)
+    }
+
+    fn pooled_out(&mut self) -> Pooled<'a, DB> {
+        self.conn.take().expect(HELD)
+    }
+
+    /// What was inserted with BEGIN, once. Nothing: it is to be inserted yet.
+    pub(super) fn take_inserted(&mut self) -> Option<Inserted> {
+        self.inserted.take()
     }
 
     pub(super) fn conn(&mut self) -> &mut DB::Connection {
@@ -61,6 +200,7 @@ impl<'a, DB: Backend> Open<'a, DB> {
 
     /// Hands the transaction out.
     pub(super) fn lend(&mut self) -> Lent<DB> {
+        self.began.get_or_insert_with(Instant::now);
         let (sql, clock) = (&self.shared.sql, &self.shared.clock);
         let (sql, clock) = (Arc::clone(sql), Arc::clone(clock));
         let conn = self.pooled().take();
@@ -81,27 +221,32 @@ impl<'a, DB: Backend> Open<'a, DB> {
 
     /// RELEASE and COMMIT of what only the inbox wrote.
     pub(super) async fn commit(mut self, deadline: Instant) -> Result<(), Stop> {
-        within(deadline, self.release()).await?;
+        within(deadline, self.release(false)).await?;
         self.send_commit().await?;
         self.clean().await;
         Ok(())
     }
 
-    /// RELEASE of our savepoint, which fails after any end but ours; and nothing of the handler's is left open.
-    pub(super) async fn release(&mut self) -> Result<(), Stop> {
+    /// RELEASE of our savepoint, which fails after any end but ours; and nothing of the handler's is left open. Where
+    /// nothing is to be done between it and the COMMIT it is not sent `apart`, but with that.
+    pub(super) async fn release(&mut self, apart: bool) -> Result<(), Stop> {
         point!(self.shared, "store.release");
-        let settings = &self.shared.settings;
-        Ok(DB::release(self.conn.as_mut().expect(HELD), settings).await?)
+        if apart {
+            self.released = true;
+            let settings = &self.shared.settings;
+            DB::release(self.conn.as_mut().expect(HELD), settings).await?;
+        }
+        Ok(())
     }
 
     /// Fails if the transaction is not what it was; what is written from here on can still be undone whole.
     pub(super) async fn checkpoint(&mut self) -> Result<(), Stop> {
         point!(self.shared, "store.checkpoint");
-        let renew = "RELEASE SAVEPOINT tower_inbox; SAVEPOINT tower_inbox";
-        Ok(DB::run(self.conn(), SqlStr::from_static(renew)).await?)
+        Ok(DB::run(self.conn(), SqlStr::from_static(RENEW)).await?)
     }
 
-    /// Nothing is cancelled once COMMIT has been sent (§4.2): from here on there is a limit to the waiting only.
+    /// COMMIT, and the RELEASE before it if that has not been sent. Nothing is cancelled once it has been sent (§4.2): from
+    /// here on there is a limit to the waiting only.
     pub(super) async fn send_commit(&mut self) -> Result<(), Stop> {
         if let Some(watch) = &self.watch {
             DB::disarm(watch);
@@ -110,23 +255,21 @@ impl<'a, DB: Backend> Open<'a, DB> {
             .pooled()
             .take()
             .expect("nobody else has a transaction that is settled");
-        let (reply, committed) = oneshot::channel();
+        let finish = (!self.released).then(|| DB::finish(&self.shared.settings));
         #[cfg(feature = "failpoints")]
         let sql = Arc::clone(&self.shared.sql);
-        // In a task of its own: it goes on when nobody waits for it any more.
-        tokio::spawn(async move {
+        let left_over = |(conn, _)| close_hard(conn);
+        let mut going = Outlives::new(Handle::try_current().ok(), left_over, async move {
             let done = async {
                 point!(sql, "store.commit");
-                DB::commit(&mut conn).await?;
+                DB::commit(&mut conn, finish).await?;
                 point!(sql, "store.committed");
                 Ok::<_, sqlx::Error>(())
             };
             let done = done.await;
-            if let Err((conn, _)) = reply.send((conn, done)) {
-                close_hard(conn);
-            }
+            (conn, done)
         });
-        match timeout(COMMIT_PATIENCE, committed).await {
+        match timeout(COMMIT_PATIENCE, &mut going).await {
             Ok(Ok((conn, done))) => {
                 self.pooled().put_back(Some(conn));
                 done?;
@@ -172,9 +315,13 @@ impl<'a, DB: Backend> Open<'a, DB> {
         if let Some(watch) = self.watch.take() {
             DB::disarm(&watch);
         }
-        let shared = self.shared;
+        let (shared, restored) = (self.shared, !self.released && DB::depth(self.conn()) == 1);
         let restored = async {
             point!(shared, "store.restore");
+            // It went with the COMMIT.
+            if restored {
+                return Ok(());
+            }
             DB::restore(self.conn.as_mut().expect(HELD), &shared.settings).await
         };
         if let Ok(Ok(())) = timeout(RESTORE_PATIENCE, restored).await
@@ -195,9 +342,10 @@ const RESTORE_PATIENCE: Duration = Duration::from_secs(2);
 
 impl<DB: Backend> Drop for Open<'_, DB> {
     fn drop(&mut self) {
-        if let Some(conn) = self.conn.take() {
+        if let Some(mut conn) = self.conn.take() {
             if broken::is(Variant::PoolUnended) {
-                return conn.settled();
+                // Past what stays with the inbox, which would notice.
+                return drop(conn.take());
             }
             conn.close();
             if let Some(kill) = self.watch.as_ref().and_then(DB::kill) {

@@ -26,6 +26,8 @@ pub(crate) enum Ended<T> {
 /// What is done in one. It may be begun again.
 pub(crate) trait Own<DB: Backend>: Sync {
     type Done: Send;
+    /// It is about events, and passes the fail points of what is decided about them.
+    const OF_AN_EVENT: bool = true;
 
     fn once(
         &self,
@@ -69,10 +71,14 @@ async fn once<DB: Backend, W: Own<DB>>(
     work: &W,
     deadline: Instant,
 ) -> Result<W::Done, Stop> {
-    shared.fail.reached(at::OPENING).await?;
+    if W::OF_AN_EVENT {
+        shared.fail.reached(at::OPENING).await?;
+    }
     let mut open = Open::begin(shared, deadline).await?;
     let ended = within(deadline, work.once(shared, open.conn())).await?;
-    shared.fail.reached(at::DECIDED).await?;
+    if W::OF_AN_EVENT {
+        shared.fail.reached(at::DECIDED).await?;
+    }
     match ended {
         Ended::Commit(done) => {
             open.commit(deadline).await?;

@@ -95,7 +95,7 @@ impl<DB: Backend> Job<'_, DB> {
                 // A worker finds what is due by its cursor.
                 DB::open_cursor(conn, sql, place.stream, self.source.start(at), at).await?;
             }
-            let mut pending = self.pending(None, None, self.stored);
+            let mut pending = self.pending(None, None, &self.stored);
             pending.not_before = put_off.until;
             DB::insert_pending(conn, sql, &pending).await?;
             return Ok(Kept::Waiting);
@@ -115,7 +115,7 @@ impl<DB: Backend> Job<'_, DB> {
             if let Some(place) = known.place(self.source.name()) {
                 DB::open_cursor(conn, sql, place.stream, self.source.start(at), at).await?;
             }
-            DB::keep_body(conn, sql, self.key(), self.stored).await?;
+            DB::keep_body(conn, sql, self.key(), &self.stored).await?;
         }
         Ok(
             if DB::put_off(conn, sql, self.key(), put_off, self.lease).await? {

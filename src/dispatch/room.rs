@@ -57,7 +57,7 @@ impl<DB: Backend> Job<'_, DB> {
 
     /// The request of a dead letter: over a bound it is kept without its body.
     pub(super) async fn kept(&self, conn: &mut DB::Connection) -> Result<StoredRequest, Stop> {
-        let mut request = self.stored.clone();
+        let mut request = StoredRequest::clone(&self.stored);
         if self.room(conn, request.bytes()).await?.is_err() {
             request.body = bytes::Bytes::new();
         }

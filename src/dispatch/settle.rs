@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use http::{Response, StatusCode};
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use super::open::Open;
 use super::{BoxFuture, Job, Run, Settled, Stop, VERDICT, is_retryable, seen, within};
@@ -18,6 +18,7 @@ use crate::kept::{Collect, Collected, Kept};
 use crate::park::Park;
 use crate::probe::{Happened, Loss};
 use crate::queue::End;
+use crate::source::Verdicts;
 use crate::store::{Attempt, Backend, Fault, Reason, State};
 
 impl<DB: Backend> Job<'_, DB> {
@@ -28,7 +29,7 @@ impl<DB: Backend> Job<'_, DB> {
         from: Option<State>,
         handler: &mut dyn Run<R>,
     ) -> Result<Settled<R>, Stop> {
-        let said = self.lend(&mut open, handler).await;
+        let said = self.lend_timed(&mut open, handler).await;
         self.shared.fail.reached(at::HANDLED).await?;
         match said {
             Said::Commit(response) => self.settle(open, from, response).await,
@@ -43,8 +44,35 @@ impl<DB: Backend> Job<'_, DB> {
         }
     }
 
-    /// Lends the transaction to the handler, and finds out what it says.
+    /// As [`Job::lend`], and takes note of how long that takes where deliveries may share a transaction.
+    pub(super) async fn lend_timed<R>(
+        &self,
+        open: &mut Open<'_, DB>,
+        handler: &mut dyn Run<R>,
+    ) -> Said<R> {
+        if self.source.batch() == 1 {
+            return self.lend(open, handler).await;
+        }
+        let began = Instant::now();
+        let said = self.lend(open, handler).await;
+        self.source.handler_time().took(began.elapsed());
+        said
+    }
+
+    /// Lends the transaction to the handler, and finds out what it says. Every run of a handler comes by here.
     pub(super) async fn lend<R>(
+        &self,
+        open: &mut Open<'_, DB>,
+        handler: &mut dyn Run<R>,
+    ) -> Said<R> {
+        let began = Instant::now();
+        let said = self.lend_uncounted(open, handler).await;
+        self.source
+            .ran(self.envelope, said.verdict(), began.elapsed());
+        said
+    }
+
+    async fn lend_uncounted<R>(
         &self,
         open: &mut Open<'_, DB>,
         handler: &mut dyn Run<R>,
@@ -103,7 +131,9 @@ impl<DB: Backend> Job<'_, DB> {
             return Said::NotYet(*park);
         }
         let judged = self.verdict(&delivery, &response);
-        if !matches!(judged, Judged::Commit) {
+        // In a group it is run once more, alone, and said then.
+        let said_later = matches!(judged, Judged::Terminal) && open.members().is_some();
+        if !matches!(judged, Judged::Commit) && !said_later {
             let kept = matches!(judged, Judged::Terminal) && self.source.keeps_rejected();
             tracing::warn!(
                 source = self.source.name(),
@@ -181,7 +211,19 @@ impl<DB: Backend> Job<'_, DB> {
         from: Option<State>,
         mut response: Response<R>,
     ) -> Result<Settled<R>, Stop> {
-        let released = within(self.deadline, open.release()).await;
+        // A handler that left a transaction of its own open inside ours is found out by what RELEASE leaves.
+        let refused = self.shared.probes.refuses_commit(self.key());
+        if from.is_none() && !refused && open.is_shared() {
+            // For the same reason as `join`.
+            return Box::pin(self.share(open, response)).await;
+        }
+        // Nobody waits for what a worker runs: there a handler that loses its connection is told from a commit that did.
+        let apart = refused
+            || self.origin != Origin::Live
+            || self.source.answer_limit().is_some()
+            || DB::depth(open.conn()) != 1
+            || broken::is(Variant::IgnoreRelease);
+        let released = within(self.deadline, open.release(apart)).await;
         match released {
             _ if broken::is(Variant::IgnoreRelease) => {}
             Ok(()) if DB::depth(open.conn()) == 1 => {}
@@ -189,20 +231,11 @@ impl<DB: Backend> Job<'_, DB> {
             Err(Stop::Database(error)) if DB::fault(&error) == Fault::Transient => {
                 return Err(Stop::Database(error));
             }
-            // Ended, aborted or rolled back under the handler, which answered as if nothing had happened.
-            other => {
-                self.saw(|| seen::lost(&other));
-                tracing::warn!(
-                    source = self.source.name(),
-                    event_id = self.key().event_id,
-                    "the handler ended, lost or spoiled its transaction and answered with success"
-                );
-                return Ok(Settled::handler_failed(LOST));
-            }
+            other => return Ok(self.lost(&other)),
         }
         let kept = self.keep_answer(&mut open, &mut response).await?;
         self.shared.fail.reached(at::RELEASED).await?;
-        if self.shared.probes.refuses_commit(self.key()) {
+        if refused {
             let _ = open.roll_back(self.deadline).await;
             return Ok(Settled::failed(Answer::unavailable(
                 "a test has refused this commit",
@@ -214,6 +247,9 @@ impl<DB: Backend> Job<'_, DB> {
             Err(Stop::Database(error))
                 if broken::is(Variant::IgnoreCommitError)
                     && DB::fault(&error) == Fault::Refused => {}
+            Err(Stop::Database(error)) if !apart && DB::is_lost(&error) => {
+                return Ok(self.lost(&Err(Stop::Database(error))));
+            }
             // A constraint that was deferred to the commit: the handler's own doing, and nothing was committed.
             Err(Stop::Database(error)) if DB::fault(&error) == Fault::Refused => {
                 tracing::warn!(
@@ -243,8 +279,19 @@ impl<DB: Backend> Job<'_, DB> {
         })
     }
 
+    /// Ended, aborted or rolled back under the handler, which answered as if nothing had happened.
+    fn lost<R>(&self, released: &Result<(), Stop>) -> Settled<R> {
+        self.saw(|| seen::lost(released));
+        tracing::warn!(
+            source = self.source.name(),
+            event_id = self.key().event_id,
+            "the handler ended, lost or spoiled its transaction and answered with success"
+        );
+        Settled::handler_failed(LOST)
+    }
+
     /// Stores the answer in the transaction that it goes out with. After RELEASE: only now it is known to be ours still.
-    async fn keep_answer<R>(
+    pub(super) async fn keep_answer<R>(
         &self,
         open: &mut Open<'_, DB>,
         response: &mut Response<R>,
@@ -388,6 +435,17 @@ pub(super) enum Said<R> {
     Failed(Settled<R>),
     /// The transaction is lost, or in an unknown state.
     Lost(Settled<R>),
+}
+
+impl<R> Said<R> {
+    fn verdict(&self) -> Verdicts {
+        match self {
+            Self::Commit(_) => Verdicts::Commit,
+            Self::Terminal(_) => Verdicts::Reject,
+            Self::NotYet(_) => Verdicts::NotYet,
+            Self::Failed(_) | Self::Lost(_) => Verdicts::Fail,
+        }
+    }
 }
 
 enum Judged {

@@ -1,6 +1,10 @@
 //! Fingerprints of content: of the raw body, or of a JSON value whatever way it is written.
 
+use std::io::Write as _;
+use std::ops::Range;
+
 use sha2::{Digest as _, Sha256};
+use smallvec::SmallVec;
 
 /// Deeper values are hashed as they are written: a bound on the stack, not on what is accepted.
 const DEPTH: usize = 128;
@@ -25,7 +29,8 @@ pub(super) fn of_type_and_data(event_type: Option<&str>, data: Option<&str>) -> 
                 json: json.as_bytes(),
                 at: 0,
             };
-            let mut canonical = Vec::with_capacity(json.len());
+            // Lengths are longer than the marks that they stand for.
+            let mut canonical = Vec::with_capacity(json.len() + 128);
             match reader.value(&mut canonical, DEPTH) {
                 Some(()) => {
                     hash.update([1]);
@@ -53,45 +58,50 @@ struct Reader<'j> {
     at: usize,
 }
 
+/// Where a member of an object is in what is written of that, and its name's own bytes.
+struct Member {
+    whole: Range<usize>,
+    name: Range<usize>,
+}
+
 impl Reader<'_> {
     fn value(&mut self, out: &mut Vec<u8>, depth: usize) -> Option<()> {
         let depth = depth.checked_sub(1)?;
         match self.peek()? {
             b'{' => self.object(out, depth),
             b'[' => self.array(out, depth),
-            b'"' => {
-                let text = self.string()?;
-                write(out, b'"', &text);
-                Some(())
-            }
+            b'"' => self.string(out),
             b't' => self.word(out, b"true"),
             b'f' => self.word(out, b"false"),
             b'n' => self.word(out, b"null"),
-            _ => {
-                let number = self.number()?;
-                write(out, b'0', &number);
-                Some(())
-            }
+            _ => self.number(out),
         }
     }
 
     fn object(&mut self, out: &mut Vec<u8>, depth: usize) -> Option<()> {
         self.at += 1;
-        let mut members: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        out.push(b'{');
+        let start = out.len();
+        let mut members: SmallVec<[Member; 8]> = SmallVec::new();
         while !self.closes(b'}', members.is_empty())? {
             self.peek()?;
-            let name = self.string()?;
+            let from = out.len() - start;
+            self.string(out)?;
+            let name = from + PREFIX..out.len() - start;
             self.expect(b':')?;
-            let mut value = Vec::new();
-            self.value(&mut value, depth)?;
-            members.push((name, value));
+            self.value(out, depth)?;
+            let whole = from..out.len() - start;
+            members.push(Member { whole, name });
         }
-        // Stable: members of one name keep their order, since readers differ in which one counts.
-        members.sort_by(|a, b| a.0.cmp(&b.0));
-        out.push(b'{');
-        for (name, value) in &members {
-            write(out, b'"', name);
-            out.extend_from_slice(value);
+        let name = |member: &Member| &out[start..][member.name.clone()];
+        // As most producers write them: nothing is copied then.
+        if !members.is_sorted_by(|a, b| name(a) <= name(b)) {
+            // Stable: members of one name keep their order, since readers differ in which one counts.
+            members.sort_by(|a, b| name(a).cmp(name(b)));
+            let written = out.split_off(start);
+            for member in members {
+                out.extend_from_slice(&written[member.whole]);
+            }
         }
         out.push(b'}');
         Some(())
@@ -121,17 +131,18 @@ impl Reader<'_> {
         Some(false)
     }
 
-    /// The bytes of a string without its escapes. A lone surrogate becomes the three bytes that UTF-8 does not allow.
-    fn string(&mut self) -> Option<Vec<u8>> {
+    /// Writes the bytes of a string without its escapes. A lone surrogate becomes the three bytes that UTF-8 does not allow.
+    fn string(&mut self, bytes: &mut Vec<u8>) -> Option<()> {
         self.expect(b'"')?;
-        let mut bytes = Vec::new();
+        let from = begin(bytes, b'"');
         loop {
             let rest = self.json.get(self.at..)?;
-            let plain = rest.iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
+            let plain = plain(rest)?;
             bytes.extend_from_slice(&rest[..plain]);
             self.at += plain + 1;
             if rest[plain] == b'"' {
-                return Some(bytes);
+                end(bytes, from);
+                return Some(());
             }
             match self.next()? {
                 b'b' => bytes.push(8),
@@ -139,7 +150,7 @@ impl Reader<'_> {
                 b'n' => bytes.push(b'\n'),
                 b'r' => bytes.push(b'\r'),
                 b't' => bytes.push(b'\t'),
-                b'u' => self.escape(&mut bytes)?,
+                b'u' => self.escape(bytes)?,
                 other => bytes.push(other),
             }
         }
@@ -172,11 +183,11 @@ impl Reader<'_> {
         })
     }
 
-    /// A number in one spelling, whatever its size: `1`, `1.0` and `10e-1` are the same.
-    fn number(&mut self) -> Option<Vec<u8>> {
+    /// Writes a number in one spelling, whatever its size: `1`, `1.0` and `10e-1` are the same.
+    fn number(&mut self, out: &mut Vec<u8>) -> Option<()> {
         let negative = self.json.get(self.at) == Some(&b'-');
         self.at += usize::from(negative);
-        let mut digits = Vec::new();
+        let mut digits: SmallVec<[u8; 32]> = SmallVec::new();
         let mut scale = 0_i64;
         let mut after_point = false;
         while let Some(&byte) = self.json.get(self.at) {
@@ -208,11 +219,17 @@ impl Reader<'_> {
             scale = scale.checked_add(1)?;
         }
         let leading = digits.iter().take_while(|&&digit| digit == b'0').count();
+        let from = begin(out, b'0');
         if leading == digits.len() {
-            return Some(b"0".to_vec());
+            out.push(b'0');
+        } else {
+            out.extend(negative.then_some(b'-'));
+            out.extend_from_slice(&digits[leading..]);
+            // Writing to memory does not fail.
+            let _ = write!(out, "e{scale}");
         }
-        let sign: &[u8] = if negative { b"-" } else { b"" };
-        Some([sign, &digits[leading..], b"e", scale.to_string().as_bytes()].concat())
+        end(out, from);
+        Some(())
     }
 
     fn word(&mut self, out: &mut Vec<u8>, word: &'static [u8]) -> Option<()> {
@@ -243,11 +260,33 @@ impl Reader<'_> {
     }
 }
 
-/// The length comes first, so that no text runs into what follows it.
-fn write(out: &mut Vec<u8>, kind: u8, bytes: &[u8]) {
+/// How many bytes of a string come before its end or its next escape.
+fn plain(rest: &[u8]) -> Option<usize> {
+    let ends = |byte: &u8| matches!(byte, b'"' | b'\\');
+    let mut at = 0;
+    // A block at a time, as a whole: the processor compares its bytes at once.
+    for block in rest.as_chunks::<32>().0 {
+        if block.iter().fold(false, |found, byte| found | ends(byte)) {
+            break;
+        }
+        at += block.len();
+    }
+    Some(at + rest[at..].iter().position(ends)?)
+}
+
+/// What stands before the bytes of a text: its kind and its length.
+const PREFIX: usize = 1 + size_of::<u64>();
+
+/// The length comes first, so that no text runs into what follows it. Says where the text begins; [`end`] writes the length.
+fn begin(out: &mut Vec<u8>, kind: u8) -> usize {
     out.push(kind);
-    out.extend_from_slice(&(bytes.len() as u64).to_be_bytes());
-    out.extend_from_slice(bytes);
+    out.extend_from_slice(&0_u64.to_be_bytes());
+    out.len()
+}
+
+fn end(out: &mut [u8], from: usize) {
+    let length = ((out.len() - from) as u64).to_be_bytes();
+    out[from - length.len()..from].copy_from_slice(&length);
 }
 
 #[cfg(test)]
@@ -276,6 +315,47 @@ mod tests {
         ] {
             assert_eq!(of(a), of(b), "{a} {b}");
         }
+    }
+
+    /// §4.12: they are stored, and compared with what a later version of the crate makes of a delivery.
+    #[test]
+    fn they_are_the_same_in_every_version() {
+        for (json, print) in [
+            (
+                r#"{"b":[1.50,-0,{"z":"\u00e9","a":null}],"a":"x"}"#,
+                "5272f3f595773f85c3196ef93a5fe1d9",
+            ),
+            ("[]", "667123d485dcbff3590566512cf652b1"),
+            (r#""\ud800""#, "7898f5aaab6572d90814f2e6f7cc1520"),
+        ] {
+            let made = of_type_and_data(Some("payment.succeeded"), Some(json));
+            assert_eq!(hex::encode(made), print, "{json}");
+        }
+    }
+
+    /// §4.12: wherever in a long string the escape stands.
+    #[test]
+    fn an_escape_is_the_same_as_what_it_stands_for() {
+        let ends = "y".repeat(40);
+        for before in (0..70).map(|n| "x".repeat(n)) {
+            let escaped = of(&format!(r#""{before}\u0061{ends}""#));
+            assert_eq!(escaped, of(&format!(r#""{before}a{ends}""#)));
+            assert_ne!(escaped, of(&format!(r#""{before}b{ends}""#)));
+        }
+    }
+
+    /// §4.12: members of one name keep their order, and every object is sorted by itself.
+    #[test]
+    fn members_are_sorted_at_every_depth() {
+        let sorted = r#"{"a":{"c":1,"d":[{"x":1,"y":2}]},"a":3,"b":0}"#;
+        assert_eq!(
+            of(r#"{"b":0,"a":{"d":[{"y":2,"x":1}],"c":1},"a":3}"#),
+            of(sorted)
+        );
+        assert_ne!(
+            of(r#"{"b":0,"a":3,"a":{"d":[{"y":2,"x":1}],"c":1}}"#),
+            of(sorted)
+        );
     }
 
     /// §4.12: other content is other content.

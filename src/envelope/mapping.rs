@@ -4,8 +4,12 @@ use std::borrow::Cow;
 use std::fmt;
 
 use http::HeaderName;
+use smallvec::SmallVec;
 
 use crate::verify::{IdForm, JsonPath, Scheme};
+
+/// Names of members: no more than these are read of a body as a rule.
+pub(super) type Names<'n> = SmallVec<[&'n str; 8]>;
 
 /// Where a text of an envelope is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +56,7 @@ impl Place {
     }
 
     /// The members of the body that are read, by their first names.
-    pub(super) fn members<'p>(&'p self, into: &mut Vec<&'p str>) {
+    pub(super) fn members<'p>(&'p self, into: &mut Names<'p>) {
         match self {
             Self::Json(path) | Self::JsonInteger(path) => into.push(path.first()),
             Self::FirstOf(places) | Self::Composed(places) => {

@@ -15,6 +15,8 @@ mod places;
 mod read;
 mod text;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
@@ -66,6 +68,11 @@ impl Envelope {
             replay_of: None,
             fingerprint,
         }
+    }
+
+    /// The event type as it is shared.
+    pub(crate) fn kind(&self) -> Option<&Arc<str>> {
+        self.event_type.as_ref().map(|kind| kind.as_arc())
     }
 
     /// The content and the place together: what two deliveries of one event have in common, in memory.

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::canonical;
 use super::error::{EnvelopeError, Field};
-use super::mapping::{Compared, Handshake, Lookup, Mapping, Place};
+use super::mapping::{Compared, Handshake, Lookup, Mapping, Names, Place};
 use super::text::{CorrelationId, EventId, EventType, InvalidText, Sequence};
 use super::{Envelope, Reading};
 use crate::verify::json::{self, JsonError, Members};
@@ -188,8 +188,8 @@ impl Mapping {
     }
 
     /// The first names of all that is read from the body, so that one pass finds them.
-    fn members(&self) -> Vec<&str> {
-        let mut names = Vec::new();
+    fn members(&self) -> Names<'_> {
+        let mut names = Names::new();
         let optional = [
             &self.event_type,
             &self.correlation_id,
@@ -329,7 +329,7 @@ impl<'r> Request<'r, '_> {
     }
 
     fn missing(&self, field: Field, place: &Place) -> EnvelopeError {
-        let mut names = Vec::new();
+        let mut names = Names::new();
         place.members(&mut names);
         match &self.members {
             Err(error) if !names.is_empty() => EnvelopeError::new(field, place, error.to_string()),
@@ -400,14 +400,13 @@ fn normal<'r>(
     }
 }
 
-fn identifier<T>(
+fn identifier<'t, T>(
     field: Field,
     source: &Lookup,
-    text: &str,
-    new: impl Fn(String) -> Result<T, InvalidText>,
+    text: &'t str,
+    new: impl Fn(&'t str) -> Result<T, InvalidText>,
 ) -> Result<T, EnvelopeError> {
-    new(text.to_owned())
-        .map_err(|invalid| EnvelopeError::new(field, &source.place, invalid.to_string()))
+    new(text).map_err(|invalid| EnvelopeError::new(field, &source.place, invalid.to_string()))
 }
 
 fn disagrees(field: Field, source: &Lookup, header: &HeaderName) -> EnvelopeError {

@@ -1,33 +1,42 @@
 //! One delivery, in the order of §2: the door and the signature first, then what is known, then the queue, then the
 //! transaction.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
-use http::{Request, Response};
+use http::request::Parts;
+use http::{Request, Response, StatusCode};
 use http_body::Body;
-use tokio::sync::watch;
-use tokio::time::{Instant, timeout_at};
+use smallvec::{SmallVec, smallvec};
+use tokio::sync::{SemaphorePermit, watch};
+use tokio::time::{Instant, timeout, timeout_at};
+use tracing::Span;
 
 use super::group;
+use super::look::Found;
 use crate::answer::Answer;
 use crate::broken::{self, Variant};
 use crate::burst::{self, Control};
-use crate::dispatch::{Job, Reply, Run, Settled, lowest_missing, patience};
+use crate::clock::Timestamp;
+use crate::dispatch::{Job, Reply, Run, Settled, Ticket, Turn, patience, turn};
 use crate::door::Passed;
-use crate::envelope::{CorrelationId, Envelope, Fingerprint, Reading};
+use crate::envelope::{CorrelationId, Envelope, Fingerprint, Reading, Sequence};
 use crate::event::{Origin, Outcome};
 use crate::fail::at;
+use crate::lane::Lane;
 use crate::order::worker::{self, Work};
 use crate::probe::{self, Happened};
 use crate::queue::{End, Joined, Landing};
 use crate::recent::Seen;
-use crate::request;
+use crate::request::{self, Stored};
 use crate::shared::Shared;
 use crate::source::SourceState;
-use crate::store::{Audit, Backend, Fence, Key, Known, Lease, Reason, State};
+use crate::store::{Audit, Backend, Fence, Key, Lease};
+use crate::trace;
 use crate::verify::RequestView;
 
 /// A delivery whose signature has been verified and whose envelope has been read.
@@ -39,66 +48,145 @@ pub(crate) struct Arrival {
 }
 
 /// What one request turned out to be.
-#[derive(Default)]
 pub(crate) struct Admitted {
-    /// One event, unless the source splits its requests; none if it is all about the producer's deliveries.
-    pub(crate) arrivals: Vec<Arrival>,
-    pub(crate) controls: Vec<Control>,
+    /// One, unless the source splits its requests; none if it is all about the producer's deliveries.
+    events: SmallVec<[(Envelope, Option<Fence>, Bytes); 1]>,
+    controls: Vec<Control>,
+    /// What this process remembers of its one event, if that has been looked up.
+    memory: Option<Option<Seen>>,
 }
 
-/// Steps 1 to 3. No database statement is caused here.
+impl Admitted {
+    /// Each event, with the size of its body in bytes.
+    pub(crate) fn events(&self) -> impl ExactSizeIterator<Item = (&Envelope, usize)> {
+        let events = self.events.iter();
+        events.map(|(envelope, _, body)| (envelope, body.len()))
+    }
+
+    /// As the handler will see them.
+    fn arrivals(self, source: &SourceState, mut parts: Parts) -> Vec<Arrival> {
+        let mut events = self.events;
+        let Some(last) = events.pop() else {
+            return Vec::new();
+        };
+        let signatures = source.scheme().signature_headers(&parts.headers);
+        if !broken::is(Variant::CredentialsStored) {
+            request::strip(&mut parts.headers, &signatures, source.keep_headers());
+        }
+        if source.elements().is_some() {
+            // The length that was announced is the whole array's.
+            parts.headers.remove(CONTENT_LENGTH);
+        }
+        let arrival = |(envelope, fence, element), parts| Arrival {
+            envelope,
+            request: Request::from_parts(parts, element),
+            fence,
+        };
+        let mut arrivals: Vec<_> = events
+            .into_iter()
+            .map(|event| arrival(event, parts.clone()))
+            .collect();
+        // The last one, which is the only one as a rule, takes the head itself.
+        arrivals.push(arrival(last, parts));
+        arrivals
+    }
+}
+
+/// A request that is answered before it is known which event it carries.
+pub(crate) struct Denied {
+    pub(crate) answer: Answer,
+    /// By its signature it is from the producer.
+    verified: bool,
+}
+
+impl Denied {
+    fn unverified(answer: Answer) -> Self {
+        Self {
+            answer,
+            verified: false,
+        }
+    }
+
+    fn verified(answer: Answer) -> Self {
+        Self {
+            answer,
+            verified: true,
+        }
+    }
+
+    pub(crate) fn count<DB: Backend>(&self, shared: &Shared<DB>, source: &SourceState) {
+        let Answer {
+            status, outcome, ..
+        } = self.answer;
+        let (counted, at) = (source.counted(), failed_at(shared, status));
+        match outcome {
+            // A handshake.
+            Outcome::Accepted => counted.accepted(),
+            _ => counted.refused(status, outcome, self.verified, at),
+        }
+    }
+}
+
+/// The time now, for an answer of 5xx.
+fn failed_at<DB: Backend>(shared: &Shared<DB>, status: StatusCode) -> Option<Timestamp> {
+    status.is_server_error().then(|| shared.clock.now())
+}
+
+/// Steps 1 to 3. No database statement is caused here. `span`: where the log says why it was refused.
 pub(crate) async fn admit<DB: Backend, B: Body>(
+    span: &Span,
     shared: &Shared<DB>,
     source: &SourceState,
-    request: Request<B>,
+    parts: &Parts,
+    body: B,
     deadline: Instant,
-) -> Result<Admitted, Answer> {
-    let (mut parts, body) = request.into_parts();
+) -> Result<Admitted, Denied> {
     let refused = |reason: &dyn std::fmt::Display| {
         probe::refused(&parts.extensions, reason);
-        tracing::warn!(source = source.name(), %reason, "refused a delivery");
+        span.in_scope(|| tracing::warn!(source = source.name(), %reason, "refused a delivery"));
     };
     if !source.allows(&parts.method) {
         refused(&format_args!("method {}", parts.method));
-        return Err(Answer::method());
+        return Err(Denied::unverified(Answer::method()));
     }
-    if broken::is(Variant::LookFirst)
-        && let Ok(mut conn) = shared.acquire_statements().await
-    {
-        let looked = DB::ping(&mut conn, &shared.sql).await;
-        let _ = conn.done(looked).await;
+    if broken::is(Variant::LookFirst) {
+        // In a piece of memory of its own: every delivery's future would have room for it.
+        Box::pin(look_first(shared)).await;
     }
     let now = shared.clock.now();
     let door = source.door();
-    let passed = door.pass(&parts, body, now, deadline, &shared.bodies);
+    let passed = door.pass(span, parts, body, now, deadline, &shared.bodies);
     let Passed {
         head,
         verified,
         body,
         reserved,
-    } = passed.await?;
+    } = passed.await.map_err(Denied::unverified)?;
     // From here on the delivery counts as verified, and other limits bound it.
     drop(reserved);
     if source.is_gone() {
         refused(&"the source is deregistered");
-        return Err(Answer::gone());
+        return Err(Denied::verified(Answer::gone()));
     }
     let view =
         RequestView::new(&parts.method, &parts.uri, &parts.headers, &body).with_url(door.url);
-    let bodies = match source.elements() {
-        None => vec![body.clone()],
-        Some(elements) => elements.split(&body).map_err(|error| {
-            refused(&error);
-            Answer::bad_request(error.to_string())
-        })?,
+    let bodies: SmallVec<[_; 1]> = match source.elements() {
+        None => smallvec![body.clone()],
+        Some(elements) => {
+            let split = elements.split(&body).map_err(|error| {
+                refused(&error);
+                Denied::verified(Answer::bad_request(error.to_string()))
+            });
+            split?.into()
+        }
     };
-    let mut events = Vec::with_capacity(bodies.len());
+    let mut events = SmallVec::with_capacity(bodies.len());
     let mut controls = Vec::new();
     for element in bodies {
         let reading = source.mapping().read(&verified, &parts.headers, &element);
         let envelope = match reading.map_err(|error| {
             refused(&error);
-            Answer::bad_request(error.to_string())
+            Denied::verified(Answer::bad_request(error.to_string()))
         })? {
             Reading::Event(envelope) => envelope,
             Reading::Control(envelope) => {
@@ -109,14 +197,15 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
                 envelope
             }
             Reading::Handshake(reply) => {
-                return Err(Answer::accepted(reply.content_type, reply.body));
+                let answer = Answer::accepted(reply.content_type, reply.body);
+                return Err(Denied::verified(answer));
             }
         };
         let fence = source
             .fence(&head, &view, envelope.event_type.as_deref(), now)
             .map_err(|refusal| {
                 refused(&refusal);
-                Answer::unauthorized()
+                Denied::verified(Answer::unauthorized())
             })?;
         let extensions = &parts.extensions;
         shared
@@ -124,40 +213,27 @@ pub(crate) async fn admit<DB: Backend, B: Body>(
             .admitted(extensions, source, &envelope, &verified);
         events.push((envelope, fence, element));
     }
-    let Some(last) = events.pop() else {
-        return Ok(Admitted {
-            controls,
-            ..Admitted::default()
-        });
-    };
-    // Only now: the mapping and the fence read what was sent.
-    let signatures = source.scheme().signature_headers(&parts.headers);
-    if !broken::is(Variant::CredentialsStored) {
-        request::strip(&mut parts.headers, &signatures, source.keep_headers());
+    Ok(Admitted {
+        events,
+        controls,
+        memory: None,
+    })
+}
+
+/// What no delivery may cause before its signature is verified.
+async fn look_first<DB: Backend>(shared: &Shared<DB>) {
+    if let Ok(mut conn) = shared.acquire_statements().await {
+        let looked = DB::ping(&mut conn, &shared.sql).await;
+        let _ = conn.done(looked).await;
     }
-    if source.elements().is_some() {
-        // The length that was announced is the whole array's.
-        parts.headers.remove(CONTENT_LENGTH);
-    }
-    let arrival = |(envelope, fence, element), parts| Arrival {
-        envelope,
-        request: Request::from_parts(parts, element),
-        fence,
-    };
-    let mut arrivals: Vec<_> = events
-        .into_iter()
-        .map(|event| arrival(event, parts.clone()))
-        .collect();
-    // The last one, which is the only one as a rule, takes the head itself.
-    arrivals.push(arrival(last, parts));
-    Ok(Admitted { arrivals, controls })
 }
 
 /// Steps 4 to 10.
 pub(crate) async fn deliver<DB, R>(
     shared: &Arc<Shared<DB>>,
     source: &Arc<SourceState>,
-    admitted: Admitted,
+    mut parts: Parts,
+    mut admitted: Admitted,
     mut handler: impl Run<R>,
     deadline: Instant,
 ) -> Response<R>
@@ -165,12 +241,14 @@ where
     DB: Backend,
     R: From<Bytes>,
 {
-    let Admitted { arrivals, controls } = admitted;
     // Before anything that the burst consists of; one that could not be noted comes again.
-    if let Err(answer) = burst::note(shared, source, &controls, deadline).await {
-        count(source, None, answer.outcome);
+    if let Err(answer) = burst::note(shared, source, &admitted.controls, deadline).await {
+        count(shared, source, None, answer.outcome, answer.status);
         return answer.into_response();
     }
+    let memory = admitted.memory.take();
+    trace::mark(&mut parts.extensions);
+    let arrivals = admitted.arrivals(source, parts);
     let reply = match arrivals.as_slice() {
         [] => Reply::Inbox(Answer::accepted("", Bytes::new())),
         [arrival] if source.elements().is_none() => {
@@ -182,41 +260,106 @@ where
                 fence: arrival.fence,
                 deadline,
             };
-            delivery.answer(&mut handler).await
+            let seen = memory.unwrap_or_else(|| recall(shared, source, &arrival.envelope));
+            delivery.answer(seen, &mut handler).await
         }
         arrivals => group::answer(shared, source, arrivals, &mut handler, deadline).await,
     };
-    let outcome = reply.outcome();
+    let (outcome, status) = (reply.outcome(), reply.status());
     if arrivals.is_empty() {
-        count(source, None, outcome);
+        source.counted().accepted();
     }
     for Arrival { envelope, .. } in &arrivals {
-        count(source, Some(envelope), outcome);
-        let mapping = source.mapping();
-        if mapping.replay_types().is_some() && !mapping.is_control(envelope.event_type.as_deref()) {
-            source.arrivals().count(envelope, outcome);
-        }
+        count_arrival(shared, source, envelope, outcome, status);
     }
+    let arrived = deadline - source.budget();
+    source.counted().took(outcome, arrived.elapsed());
     reply.into_response()
 }
 
+/// What this process saw committed needs no statement, no queue and no task (§2.4).
+pub(crate) fn remembered<DB: Backend>(
+    shared: &Shared<DB>,
+    source: &SourceState,
+    admitted: &mut Admitted,
+) -> Option<Answer> {
+    let [(envelope, ..)] = admitted.events.as_slice() else {
+        return None;
+    };
+    // Controls are noted first, which takes its time.
+    if source.elements().is_some() || !admitted.controls.is_empty() {
+        return None;
+    }
+    let seen = recall(shared, source, envelope);
+    let told = |seen: &Seen| {
+        let has_answer = seen.kept.is_some() || source.answer_limit().is_none();
+        seen.fingerprint == envelope.print() && has_answer
+    };
+    let Some(seen) = seen.as_ref().filter(|seen| told(seen)).cloned() else {
+        admitted.memory = Some(seen);
+        return None;
+    };
+    let key = Key {
+        source: source.name(),
+        event_id: &envelope.event_id,
+    };
+    shared.probes.saw(key, || Happened::Remembered);
+    let answer = Answer::again(seen.kept);
+    count_arrival(shared, source, envelope, answer.outcome, answer.status);
+    Some(answer)
+}
+
+/// What this process remembers of an event. It may be of a database that is not there any more: that is looked at first.
+fn recall<DB: Backend>(
+    shared: &Shared<DB>,
+    source: &SourceState,
+    envelope: &Envelope,
+) -> Option<Seen> {
+    shared.generation();
+    shared.recent.find(source.name(), &envelope.event_id)
+}
+
+fn count_arrival<DB: Backend>(
+    shared: &Shared<DB>,
+    source: &SourceState,
+    envelope: &Envelope,
+    outcome: Outcome,
+    status: StatusCode,
+) {
+    count(shared, source, Some(envelope), outcome, status);
+    let mapping = source.mapping();
+    if mapping.replay_types().is_some() && !mapping.is_control(envelope.event_type.as_deref()) {
+        source.arrivals().count(envelope, outcome);
+    }
+}
+
+/// A delivery that gets its places in this time does not look up what is known, unless duplicates are about. Above what a
+/// busy inbox makes it wait, where everybody's look would make everybody wait longer.
+const AT_ONCE: Duration = Duration::from_millis(100);
+
+/// What a delivery holds while its transaction is open.
+type Places<'a, DB> = (
+    Option<Lane>,
+    (SemaphorePermit<'a>, SemaphorePermit<'a>),
+    Turn<DB>,
+);
+
 /// A verified delivery with its producer waiting.
-struct Live<'a, DB: Backend> {
-    shared: &'a Arc<Shared<DB>>,
-    source: &'a Arc<SourceState>,
-    envelope: &'a Envelope,
+pub(super) struct Live<'a, DB: Backend> {
+    pub(super) shared: &'a Arc<Shared<DB>>,
+    pub(super) source: &'a Arc<SourceState>,
+    pub(super) envelope: &'a Envelope,
     request: &'a Request<Bytes>,
     fence: Option<Fence>,
-    deadline: Instant,
+    pub(super) deadline: Instant,
 }
 
 impl<DB: Backend> Live<'_, DB> {
-    async fn answer<R>(&self, handler: &mut dyn Run<R>) -> Reply<R> {
+    /// `seen`: what this process remembers of its event.
+    async fn answer<R>(&self, seen: Option<Seen>, handler: &mut dyn Run<R>) -> Reply<R> {
         let (shared, name) = (self.shared, self.source.name_arc());
         let event_id = self.envelope.event_id.as_arc();
-        // What is remembered may be of a database that is not there any more.
-        shared.generation();
-        if let Some(seen) = shared.recent.find(&name, event_id) {
+        if let Some(seen) = seen {
             self.saw(|| Happened::Remembered);
             return Reply::Inbox(self.known_applied(seen).await);
         }
@@ -258,8 +401,8 @@ impl<DB: Backend> Live<'_, DB> {
         let same = landing.fingerprint == self.envelope.print();
         match landing.end {
             End::Applied => {
-                let (name, id) = (self.source.name_arc(), self.envelope.event_id.as_arc());
-                let seen = self.shared.recent.find(&name, id);
+                let Key { source, event_id } = self.key();
+                let seen = self.shared.recent.find(source, event_id);
                 self.known_applied(seen.unwrap_or(Seen {
                     fingerprint: landing.fingerprint,
                     kept: None,
@@ -334,7 +477,7 @@ impl<DB: Backend> Live<'_, DB> {
     }
 
     /// A known id with other content: the refusal, once it is in the audit table; nothing where the policy is to note.
-    async fn other_content(&self) -> Option<Answer> {
+    pub(super) async fn other_content(&self) -> Option<Answer> {
         self.source
             .refuses_other_content(self.envelope)
             .then_some(())?;
@@ -374,129 +517,101 @@ impl<DB: Backend> Live<'_, DB> {
             return Settled::failed(Answer::busy("deliveries that wait"));
         };
         let since = probe::Since::now();
-        match timeout_at(self.deadline, self.look()).await {
-            Err(_) => return Settled::failed(Answer::unavailable("the delivery's time is spent")),
-            Ok(Err(answer)) => return Settled::failed(answer),
-            Ok(Ok(Some(settled))) => return settled,
-            Ok(Ok(None)) => {}
+        let lookout = self.source.lookout();
+        let looks = self.source.is_deferred() || lookout.looks(self.envelope.attempt);
+        if looks && let Some(found) = self.look_up().await {
+            return self.told(found).await;
         }
-        let _lane = match &self.envelope.correlation_id {
-            // What is only stored waits for no handler.
-            Some(id) if self.envelope.is_ordered() && !self.source.is_deferred() => {
-                let name = self.source.name_arc();
-                let lane = self.shared.lanes.enter(&name, id.as_arc());
-                match timeout_at(patience(self.deadline), lane).await {
-                    Ok(lane) => Some(lane),
-                    Err(_) => {
-                        return Settled::failed(Answer::busy("deliveries of this correlation id"));
-                    }
-                }
-            }
-            _ => None,
+        let places = match self.places_or_known(looks).await {
+            Ok(places) => places,
+            // With its places given back: a refusal is written in a turn of its own.
+            Err(found) => return self.told(found).await,
         };
-        let Ok(_permits) = self.shared.permits(self.source, self.deadline).await else {
-            return Settled::failed(Answer::busy("deliveries in flight"));
+        let (_lane, _permits, turn) = match places {
+            Ok(places) => places,
+            Err(answer) => return Settled::failed(answer),
         };
         drop(place);
         self.saw(|| Happened::Queued(since.elapsed()));
-        let (parts, body) = self.request.clone().into_parts();
-        let stored = request::store(&parts, &body);
         let job = Job {
             shared: &**self.shared,
             source: self.source,
             envelope: self.envelope,
             origin: Origin::Live,
             request: self.request,
-            stored: &stored,
+            stored: Stored::of(self.request),
             fence: self.fence,
             lease: Lease::NONE,
             out_of_order: false,
             generation: AtomicI64::default(),
             deadline: self.deadline,
         };
-        job.run(handler).await
+        let settled = job.run_in(Some(turn), handler).await;
+        if settled.end == End::Failed {
+            // It comes again, and may have been committed.
+            lookout.hit();
+        }
+        settled
     }
 
-    /// One statement, outside any transaction: what the database knows already (§2.4).
-    async fn look<R>(&self) -> Result<Option<Settled<R>>, Answer> {
-        let mut conn = self.shared.statements(self.deadline).await?;
-        let kept = self.source.answer_limit().is_some();
-        let known = DB::known(&mut conn, &self.shared.sql, self.key(), kept).await;
-        let known = conn.done(known).await;
-        let Some(known) = known.map_err(|error| self.database_failed(&error))? else {
-            return Ok(None);
-        };
-        let (end, answer) = match self.standing(&known) {
-            Standing::Open => return Ok(None),
-            Standing::Fenced => return Ok(Some(Settled::answer(End::Fenced, Answer::fenced()))),
-            Standing::Applied => (End::Applied, Answer::again(known.kept.clone())),
-            Standing::Superseded => (End::Superseded, Answer::superseded()),
-            Standing::SetAside => (End::SetAside, Answer::set_aside()),
-            Standing::Discarded => (End::Discarded, Answer::discarded()),
-            Standing::Stored => (End::Stored, Answer::stored()),
-            Standing::Waiting(waiting_for) => {
-                (End::Parked { waiting_for }, Answer::parked(waiting_for))
-            }
-        };
-        if !self.source.same_content(self.envelope, &known)
-            && let Some(refusal) = self.other_content().await
-        {
-            return Ok(Some(Settled::answer(
-                End::Rejected(refusal.status),
-                refusal,
-            )));
+    /// Its places. Or what is known, where others hold it up and nobody has looked: that need not wait for them.
+    async fn places_or_known<R>(
+        &self,
+        looked: bool,
+    ) -> Result<Result<Places<'_, DB>, Answer>, Found<R>> {
+        let ticket = self.shared.group_commit.ticket();
+        let mut places = pin!(self.places(ticket));
+        if let Ok(places) = timeout(AT_ONCE, &mut places).await {
+            return Ok(places);
         }
-        Ok(Some(Settled {
-            kept: known.kept,
-            ..Settled::answer(end, answer)
-        }))
+        if looked {
+            return Ok(places.await);
+        }
+        // Nobody's transaction waits for this look.
+        let away = self.shared.group_commit.away(ticket);
+        if let Ok(places) = timeout(Duration::ZERO, &mut places).await {
+            return Ok(places);
+        }
+        if let Some(found) = self.look_up().await {
+            return Err(found);
+        }
+        away.back();
+        Ok(places.await)
     }
 
-    fn standing(&self, known: &Known) -> Standing {
-        match (known.state, known.sequence, known.next_sequence) {
-            (State::Applied, _, _) => Standing::Applied,
-            (State::Fenced, _, _) => Standing::Fenced,
-            (State::Superseded, _, _) => Standing::Superseded,
-            (State::Discarded, _, _) => Standing::Discarded,
-            _ if known.is_set_aside() => Standing::SetAside,
-            // For operators alone (§5.11): it says what holds it up, or that it is out of the way.
-            (State::Dead, Some(sequence), Some(next))
-                if known.reason == Some(Reason::Crash)
-                    && sequence == next
-                    && !known.has_yielded =>
-            {
-                Standing::Waiting(lowest_missing(next))
+    /// The stream's turn, a place among those that may hold a connection, and the one writer's turn.
+    async fn places(&self, ticket: Ticket) -> Result<Places<'_, DB>, Answer> {
+        let lane = match &self.envelope.correlation_id {
+            // What is only stored waits for no handler.
+            Some(id) if self.envelope.is_ordered() && !self.source.is_deferred() => {
+                let (name, sequence) = (self.source.name_arc(), self.envelope.sequence);
+                let lanes = &self.shared.lanes;
+                let lane = lanes.enter(&name, id.as_arc(), sequence.map(Sequence::get));
+                let lane = timeout_at(patience(self.deadline), lane).await;
+                Some(lane.map_err(|_| Answer::busy("deliveries of this correlation id"))?)
             }
-            (State::Dead, None, _) if known.reason == Some(Reason::Crash) => Standing::SetAside,
-            (State::Parked, _, _) if self.source.is_deferred() => Standing::Stored,
-            (State::Dead, _, _)
-                if self.source.is_deferred()
-                    && known.is_waiting()
-                    && self.source.revives_gaps() =>
-            {
-                Standing::Stored
-            }
-            // A deferred source's dead letter is stored anew.
-            (State::Dead, _, _) if self.source.is_deferred() => Standing::Open,
-            (_, Some(sequence), Some(next)) if known.is_waiting() && sequence > next => {
-                Standing::Waiting(lowest_missing(next))
-            }
-            _ => Standing::Open,
-        }
+            _ => None,
+        };
+        let permits = self.shared.permits(self.source, self.deadline).await;
+        let permits = permits.map_err(|()| Answer::busy("deliveries in flight"))?;
+        let until = patience(self.deadline);
+        let turn = turn(self.shared, self.source, ticket, until).await;
+        let turn = turn.map_err(|()| Answer::busy("deliveries that wait to write"))?;
+        Ok((lane, permits, turn))
     }
 
     fn saw(&self, happened: impl FnOnce() -> Happened) {
         self.shared.probes.saw(self.key(), happened);
     }
 
-    fn key(&self) -> Key<'_> {
+    pub(super) fn key(&self) -> Key<'_> {
         Key {
             source: self.source.name(),
             event_id: self.envelope.event_id.as_str(),
         }
     }
 
-    fn database_failed(&self, error: &sqlx::Error) -> Answer {
+    pub(super) fn database_failed(&self, error: &sqlx::Error) -> Answer {
         tracing::warn!(source = self.source.name(), %error, "the database failed a delivery");
         self.shared.recent.clear();
         Answer::unavailable("the database is not available")
@@ -519,26 +634,15 @@ impl<DB: Backend> Live<'_, DB> {
     }
 }
 
-/// What the database knew before the transaction.
-enum Standing {
-    /// Only the transaction can tell.
-    Open,
-    Applied,
-    Fenced,
-    Superseded,
-    /// For a worker.
-    Stored,
-    SetAside,
-    Discarded,
-    Waiting(u64),
-}
-
-pub(crate) fn count(source: &SourceState, envelope: Option<&Envelope>, outcome: Outcome) {
-    let kind = envelope.and_then(|envelope| envelope.event_type.as_ref());
-    let kind = source.type_label(kind.map(|kind| kind.as_arc()));
-    metrics::counter!(
-        "inbox_deliveries_total",
-        "source" => source.name_shared(), "event_type" => kind, "outcome" => outcome.as_str()
-    )
-    .increment(1);
+/// A delivery was answered, whose signature has been verified.
+fn count<DB: Backend>(
+    shared: &Shared<DB>,
+    source: &SourceState,
+    envelope: Option<&Envelope>,
+    outcome: Outcome,
+    status: StatusCode,
+) {
+    let kind = envelope.and_then(Envelope::kind);
+    let at = failed_at(shared, status);
+    source.counted().answered(kind, outcome, at);
 }

@@ -12,7 +12,7 @@ use crate::event::Origin;
 use crate::fail::at;
 use crate::order::worker::{self, Work};
 use crate::queue::{End, Joined, Leader};
-use crate::request;
+use crate::request::Stored;
 use crate::shared::Shared;
 use crate::source::SourceState;
 use crate::store::{Backend, Lease};
@@ -29,7 +29,7 @@ pub(super) async fn answer<DB: Backend, R>(
     shared.generation();
     let known = |arrival: &Arrival| {
         let envelope = &arrival.envelope;
-        let seen = shared.recent.find(&name, envelope.event_id.as_arc());
+        let seen = shared.recent.find(&name, &envelope.event_id);
         seen.is_some_and(|seen| seen.fingerprint == envelope.print())
     };
     if arrivals.iter().all(known) {
@@ -116,23 +116,15 @@ async fn run<DB: Backend, R>(
     handler: &mut dyn Run<R>,
     deadline: Instant,
 ) -> Settled<R> {
-    let stored: Vec<_> = arrivals
-        .iter()
-        .map(|arrival| {
-            let (parts, body) = arrival.request.clone().into_parts();
-            request::store(&parts, &body)
-        })
-        .collect();
     let jobs: Vec<_> = arrivals
         .iter()
-        .zip(&stored)
-        .map(|(arrival, stored)| Job {
+        .map(|arrival| Job {
             shared: &**shared,
             source,
             envelope: &arrival.envelope,
             origin: Origin::Live,
             request: &arrival.request,
-            stored,
+            stored: Stored::of(&arrival.request),
             fence: arrival.fence,
             lease: Lease::NONE,
             out_of_order: false,

@@ -16,6 +16,7 @@ mod group;
     reason = "the layer's own file, as its neighbours have it"
 )]
 mod layer;
+mod look;
 mod service;
 
 pub use self::future::ResponseFuture;

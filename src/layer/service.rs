@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem;
@@ -6,14 +7,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-#[cfg(feature = "axum")]
-use http::Method;
 use http::request::Parts;
+#[cfg(feature = "axum")]
+use http::{Method, StatusCode};
 use http::{Request, Response};
 use http_body::Body;
 use http_body_util::BodyExt as _;
 use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
+use tracing::{Instrument as _, Span};
 
 use super::deliver;
 use super::future::ResponseFuture;
@@ -24,10 +26,12 @@ use crate::dispatch::{BoxError, BoxFuture, Run};
 use crate::event::Outcome;
 use crate::kept::{Collect, Collected};
 use crate::order::worker::Target;
+use crate::outlive::{Outlives, Panicked};
 use crate::shared::Shared;
-use crate::source::SourceState;
+use crate::source::{self, SourceState};
 use crate::store::Backend;
 use crate::tenants::Tenants;
+use crate::trace;
 
 /// How long after the deadline the answer waits for what the delivery itself has to say: it ends there by itself,
 /// except where a COMMIT has been sent, which nothing cancels.
@@ -38,9 +42,14 @@ const LOOK_UP: Duration = Duration::from_secs(2);
 
 /// An inbox in front of a service. Made by [`InboxLayer`](super::InboxLayer) or [`Inbox::mount`](crate::Inbox::mount).
 pub struct InboxService<S, DB: Backend> {
+    front: Arc<Front<DB>>,
+    inner: S,
+}
+
+/// What stands in front of the inner service: one pointer, since axum clones the whole for each request.
+struct Front<DB: Backend> {
     shared: Arc<Shared<DB>>,
     whose: Whose,
-    inner: S,
 }
 
 /// Whose deliveries these are.
@@ -71,59 +80,73 @@ impl Whose {
     pub(crate) fn refuse_method(&self, method: &Method) {
         tracing::warn!(source = self.name(), reason = %format_args!("method {method}"), "refused a delivery");
         if let Self::Source(source) = self {
-            deliver::count(source, None, Outcome::Rejected);
+            let (status, outcome) = (StatusCode::METHOD_NOT_ALLOWED, Outcome::Rejected);
+            source.counted().refused(status, outcome, false, None);
         }
     }
 
     /// Before the signature: no database statement of the inbox's.
-    async fn find(&self, parts: &Parts, deadline: Instant) -> Result<Arc<SourceState>, Answer> {
+    async fn find(
+        &self,
+        span: &Span,
+        parts: &Parts,
+        deadline: Instant,
+    ) -> Result<Cow<'_, Arc<SourceState>>, Answer> {
         let tenants = match self {
-            Self::Source(source) => return Ok(Arc::clone(source)),
+            Self::Source(source) => return Ok(Cow::Borrowed(source)),
             Self::Tenants(tenants) => tenants,
         };
         match timeout_at(deadline, tenants.by_request(parts)).await {
-            Ok(Ok(Some(tenant))) => Ok(tenant.0),
+            Ok(Ok(Some(tenant))) => Ok(Cow::Owned(tenant.0)),
             Ok(Ok(None)) => {
-                tracing::warn!(
-                    path = parts.uri.path(),
-                    reason = "unknown source",
-                    "refused a delivery"
-                );
+                span.in_scope(|| {
+                    tracing::warn!(
+                        path = parts.uri.path(),
+                        reason = "unknown source",
+                        "refused a delivery"
+                    );
+                });
+                source::refused("".into(), "unknown_source");
                 Err(Answer::unauthorized())
             }
             Ok(Err(error)) => {
-                tracing::warn!(%error, "could not look a tenant up");
-                Err(Answer::unavailable("the source cannot be looked up"))
+                span.in_scope(|| tracing::warn!(%error, "could not look a tenant up"));
+                Err(not_looked_up())
             }
-            Err(_) => Err(Answer::unavailable("the source cannot be looked up")),
+            Err(_) => {
+                span.in_scope(|| tracing::warn!("looking a tenant up takes too long"));
+                Err(not_looked_up())
+            }
         }
     }
 }
 
+/// Nobody's delivery is it, so that no source's numbers show it.
+fn not_looked_up() -> Answer {
+    source::refused("".into(), "unavailable");
+    Answer::unavailable("the source cannot be looked up")
+}
+
 impl<S, DB: Backend> InboxService<S, DB> {
     pub(crate) fn new(shared: Arc<Shared<DB>>, whose: Whose, inner: S) -> Self {
-        Self {
-            shared,
-            whose,
-            inner,
-        }
+        let front = Arc::new(Front { shared, whose });
+        Self { front, inner }
     }
 }
 
 impl<S: Clone, DB: Backend> Clone for InboxService<S, DB> {
     fn clone(&self) -> Self {
-        Self::new(
-            Arc::clone(&self.shared),
-            self.whose.clone(),
-            self.inner.clone(),
-        )
+        Self {
+            front: Arc::clone(&self.front),
+            inner: self.inner.clone(),
+        }
     }
 }
 
 impl<S, DB: Backend> fmt::Debug for InboxService<S, DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("InboxService")
-            .field("source", &self.whose.name())
+            .field("source", &self.front.whose.name())
             .finish_non_exhaustive()
     }
 }
@@ -156,16 +179,17 @@ where
             ready: true,
             body: PhantomData,
         };
-        let (shared, whose) = (Arc::clone(&self.shared), self.whose.clone());
-        ResponseFuture::new(async move { Ok(handle(shared, whose, call, request).await) })
+        let (parts, body) = request.into_parts();
+        ResponseFuture::new(handle(Arc::clone(&self.front), call, parts, body))
     }
 }
 
+/// One delivery. Nothing of it is moved about before the signature is verified: what is held across an await is held twice then.
 async fn handle<S, DB, B, R>(
-    shared: Arc<Shared<DB>>,
-    whose: Whose,
+    front: Arc<Front<DB>>,
     call: Call<S, B>,
-    request: Request<B>,
+    parts: Parts,
+    body: B,
 ) -> Response<R>
 where
     DB: Backend,
@@ -174,51 +198,62 @@ where
     R: From<Bytes> + Send + 'static,
 {
     let arrived = Instant::now();
-    let (parts, body) = request.into_parts();
-    let source = match whose.find(&parts, arrived + LOOK_UP).await {
-        Ok(source) => source,
-        Err(answer) => return answer.into_response(),
+    let span = trace::delivery();
+    let told = |answer: Answer| {
+        let response = answer.into_response();
+        trace::answered(&span, &response);
+        response
     };
-    let request = Request::from_parts(parts, body);
+    let shared = &front.shared;
+    let source = match front.whose.find(&span, &parts, arrived + LOOK_UP).await {
+        Ok(source) => source,
+        Err(answer) => return told(answer),
+    };
+    trace::found(&span, source.name());
     let mut deadline = arrived + source.budget();
     if broken::is(Variant::BudgetForgotten) {
         deadline += Duration::from_secs(3_600);
     }
     let Some(tracked) = shared.tracker.enter() else {
-        return Answer::unavailable("shutting down").into_response();
+        return told(Answer::unavailable("shutting down"));
     };
-    let admitted = match deliver::admit(&shared, &source, request, deadline).await {
+    let mut admitted = match deliver::admit(&span, shared, &source, &parts, body, deadline).await {
         Ok(admitted) => admitted,
-        Err(answer) => {
-            deliver::count(&source, None, answer.outcome);
-            return answer.into_response();
+        Err(denied) => {
+            denied.count(shared, &source);
+            let answer = denied.answer;
+            source.counted().took(answer.outcome, arrived.elapsed());
+            return told(answer);
         }
     };
-    // From here on in a task of its own: a client that disconnects drops this future, and a future dropped in the
+    let context = source.trace_context();
+    trace::admitted(&span, context, &parts.headers, admitted.events());
+    let remembered = span.in_scope(|| deliver::remembered(shared, &source, &mut admitted));
+    if let Some(answer) = remembered {
+        source.counted().took(answer.outcome, arrived.elapsed());
+        return told(answer);
+    }
+    // From here on it goes on without its client: a client that disconnects drops this future, and a future dropped in the
     // middle of BEGIN would leave a pooled connection inside a transaction (transact-rs/sqlx 4385, 4393).
     let runtime = shared.runtime.clone();
-    let task = runtime.spawn(async move {
+    let runtime = (!broken::is(Variant::AbortWithClient)).then_some(runtime);
+    let (shared, source) = (Arc::clone(shared), source.into_owned());
+    let within = span.clone();
+    let delivery = async move {
         let _tracked = tracked;
-        deliver::deliver(&shared, &source, admitted, call, deadline).await
-    });
-    let _aborted = broken::is(Variant::AbortWithClient).then(|| AbortOnDrop(task.abort_handle()));
-    match timeout_at(deadline + GRACE, task).await {
+        let response = deliver::deliver(&shared, &source, parts, admitted, call, deadline).await;
+        trace::answered(&Span::current(), &response);
+        response
+    };
+    let mut delivery = Outlives::new(runtime, drop, delivery.instrument(within));
+    match timeout_at(deadline + GRACE, &mut delivery).await {
         Ok(Ok(response)) => response,
-        Ok(Err(error)) => {
-            tracing::error!(%error, "a delivery's task ended abnormally");
-            Answer::handler_failed("the delivery was not completed").into_response()
+        Ok(Err(Panicked)) => {
+            span.in_scope(|| tracing::error!("a delivery ended abnormally"));
+            told(Answer::handler_failed("the delivery was not completed"))
         }
         // The commit has been sent and goes on; the retry finds out (§4.2).
         Err(_) => Answer::unavailable("the delivery's time is spent").into_response(),
-    }
-}
-
-/// What a broken variant does when its client leaves.
-struct AbortOnDrop(tokio::task::AbortHandle);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 

@@ -7,20 +7,24 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use tokio::time::Instant;
+use tracing::{Instrument as _, Span};
 
+use super::batch::{self, Pace};
 use super::ended::{crashed, judge, unreadable};
-use super::take_up::{Looked, TakenUp, take_up};
+use super::take_up::{Looked, Readable, TakenUp, take_up};
 use super::worker::{self, Target, Work};
 use crate::dispatch::{Adopt, Adopted, BoxError, BoxFuture, Job, Run};
 use crate::event::Origin;
 use crate::fail::at;
 use crate::queue::End;
+use crate::request::Stored;
 use crate::shared::Shared;
 use crate::source::SourceState;
-use crate::store::{Backend, Stream};
+use crate::store::{Backend, Lease, Pending, Stream};
+use crate::trace;
 
 /// Events of one stream before others get their turn.
-const TURN: u32 = 64;
+const TURN: usize = 64;
 /// When nothing can be said about the event itself: a database that is away, a place that others hold.
 pub(super) const SOON: Duration = Duration::from_secs(2);
 /// Somebody else is at work on it, and will not say when it is done.
@@ -52,12 +56,13 @@ pub(super) async fn work<DB: Backend>(shared: &Arc<Shared<DB>>, work: &Work) -> 
     {
         return begin(shared, &source, id).await;
     }
-    for _ in 0..TURN {
+    let mut pace = Pace::new(&source);
+    while pace.ran < TURN {
         // Shutting down: what is due stays due, and the next process finds it.
         let Some(_tracked) = shared.tracker.enter() else {
             return Drained::Nothing;
         };
-        match one(shared, &source, work, &*target).await {
+        match one(shared, &source, work, &*target, &mut pace).await {
             Step::Applied => {}
             Step::Ended(drained) => return drained,
         }
@@ -127,20 +132,23 @@ async fn one<DB: Backend>(
     source: &Arc<SourceState>,
     work: &Work,
     target: &dyn Target,
+    pace: &mut Pace,
 ) -> Step {
     // The stream's turn first: what is read after it is true until the claim, as far as this process is concerned.
     let _lane = match work {
         Work::Stream {
             source,
             correlation_id,
-        } => Some(shared.lanes.enter(source, correlation_id).await),
+        } => Some(shared.lanes.enter(source, correlation_id, None).await),
         Work::Event { .. } | Work::Settling { .. } => None,
     };
     let deadline = Instant::now() + source.worker_budget();
+    pace.ran += 1;
     let Ok(_permits) = shared.permits(source, deadline).await else {
         return later(SOON);
     };
-    let looked = tokio::time::timeout_at(deadline, take_up(shared, source, work, deadline)).await;
+    let taking_up = take_up(shared, source, work, deadline, pace);
+    let looked = tokio::time::timeout_at(deadline, taking_up).await;
     let TakenUp {
         head,
         lease,
@@ -148,6 +156,9 @@ async fn one<DB: Backend>(
         event,
     } = match looked {
         Ok(Ok(Looked::TakenUp(taken_up))) => *taken_up,
+        Ok(Ok(Looked::Batch(claimed))) => {
+            return batch::run(shared, source, target, *claimed, deadline, pace).await;
+        }
         Ok(Ok(Looked::Nothing)) => return Step::Ended(Drained::Nothing),
         Ok(Ok(Looked::Later(wait))) => return later(wait),
         Ok(Ok(Looked::Until(wait))) => return until(wait),
@@ -169,13 +180,45 @@ async fn one<DB: Backend>(
     let Some((envelope, request, leader)) = event else {
         return unreadable(shared, source, &head, lease).await;
     };
+    let (context, attempt) = (source.trace_context(), head.attempts.saturating_add(1));
+    let span = trace::attempt(
+        source.name(),
+        context,
+        &envelope,
+        &request,
+        Origin::Drained,
+        Some(attempt),
+    );
+    let event = (envelope, request, leader);
+    let tried = try_one(
+        shared,
+        source,
+        work,
+        target,
+        (&head, lease),
+        event,
+        deadline,
+    );
+    tried.instrument(span).await
+}
+
+/// An event that this worker has claimed: through its transaction, and what that means for it and its stream.
+async fn try_one<DB: Backend>(
+    shared: &Arc<Shared<DB>>,
+    source: &Arc<SourceState>,
+    work: &Work,
+    target: &dyn Target,
+    (head, lease): (&Pending, Lease),
+    (envelope, request, leader): Readable,
+    deadline: Instant,
+) -> Step {
     let job = Job {
         shared,
         source,
         envelope: &envelope,
         origin: Origin::Drained,
         request: &request,
-        stored: &head.request,
+        stored: Stored::Already(&head.request),
         // It passed the fence when it came, or an operator let it pass: this is for others.
         fence: source.fence_of_body(
             envelope.event_type.as_deref(),
@@ -197,7 +240,9 @@ async fn one<DB: Backend>(
         shared.worker.progress().applied(shared.clock.now());
         shared.remember(epoch, source, &envelope, settled.kept.as_ref());
     }
+    settled.count_aside(shared, source, &envelope);
     let outcome = settled.reply.outcome();
+    trace::ended(&Span::current(), outcome);
     metrics::counter!(
         "inbox_drained_total", "source" => source.name_shared(), "outcome" => outcome.as_str()
     )
@@ -206,7 +251,7 @@ async fn one<DB: Backend>(
     if let Some(leader) = leader {
         leader.land(settled.end);
     }
-    judge(&job, &head, &settled).await
+    judge(&job, head, &settled).await
 }
 
 /// Calls the target; the drain needs nothing of its answer but status and headers.

@@ -207,6 +207,7 @@ async fn fail<DB: Backend>(
             "a parked event was not applied, for the last time: it becomes a dead letter"
         );
     } else {
+        metrics::counter!("inbox_retries_total", "source" => source.name_shared()).increment(1);
         tracing::warn!(
             source = source_name,
             event_id,

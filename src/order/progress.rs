@@ -63,12 +63,17 @@ impl Moment {
 
     fn set(&self, at: Timestamp, gauge: &'static str) {
         self.0.store(at.as_micros(), Ordering::Relaxed);
-        #[allow(
-            clippy::cast_precision_loss,
-            reason = "a gauge is a float; microseconds fit until the year 2255"
-        )]
-        metrics::gauge!(gauge).set(at.as_micros() as f64 / 1e6);
+        show_time(metrics::gauge!(gauge), at);
     }
+}
+
+/// A gauge of when something was, in seconds since 1970.
+pub(crate) fn show_time(gauge: metrics::Gauge, at: Timestamp) {
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "a gauge is a float; microseconds fit until the year 2255"
+    )]
+    gauge.set(at.as_micros() as f64 / 1e6);
 }
 
 impl Progress {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::in_time;
 use crate::broken::{self, Variant};
@@ -16,8 +16,14 @@ use crate::store::{Backend, Key};
 
 /// Rows of one statement: short enough to hold up nobody.
 const BATCH: i64 = 500;
-/// Between two batches.
+/// Between two batches at least, and for a batch so many times as long as it took: back to back they take a third of the
+/// deliveries a second, and twice the time of the slowest; a tenth of the time they are hardly felt. At most a second, so
+/// that a database that is slow by itself still forgets.
 const BREATH: Duration = Duration::from_millis(50);
+const BREATHS: u32 = 9;
+const LONGEST_BREATH: Duration = Duration::from_secs(1);
+/// A sweep ends after this, and goes on when what else has to be done from time to time is done.
+pub(super) const SLICE: Duration = Duration::from_secs(2);
 /// Clocks that differ by this much cannot say what is old: nothing is removed.
 const MOST_APART: Duration = Duration::from_secs(5 * 60);
 /// The audit table's own retention.
@@ -85,43 +91,60 @@ pub(super) fn shortest(source: &SourceState) -> Duration {
     of_letters.map_or(source.retention(), |kept| kept.min(source.retention()))
 }
 
-/// Removes what is older than the source's retention, by the earlier of two clocks.
+/// After what took so long.
+fn breath(took: Duration) -> Duration {
+    (took * BREATHS).clamp(BREATH, LONGEST_BREATH)
+}
+
+/// Removes what is older than the source's retention, by the earlier of two clocks. False: it was not done by `until`, and
+/// there may be more.
 pub(crate) async fn run<DB: Backend>(
     shared: &Arc<Shared<DB>>,
     source: &SourceState,
-) -> Result<Purged, NotPurged> {
+    until: Option<Instant>,
+) -> Result<(Purged, bool), NotPurged> {
     let (sql, name) = (&shared.sql, source.name());
-    let (stale, now) = in_time(async {
+    // One statement, as long as there is nothing to do by this process's clock: nothing is done then by the earlier of two.
+    let in_passing = until.is_some() && source.dead_letter_retention().is_none();
+    let looked = in_time(async {
         let mut conn = shared.acquire_statements().await?;
         let looked = async {
-            let database = shared.clock.database(DB::now(&mut conn, sql).await?);
             let ours = shared.clock.now();
+            let before = |now: Timestamp| now.minus(source.retention());
+            if in_passing && !DB::stale(&mut conn, sql, name, before(ours), ours).await? {
+                return Ok(Looked::Nothing);
+            }
+            let database = shared.clock.database(DB::now(&mut conn, sql).await?);
             let apart = ours.since(database).max(database.since(ours)) >= MOST_APART;
             if apart && !broken::is(Variant::ClocksApart) {
-                return Ok((Err((ours, database)), ours));
+                return Ok(Looked::Apart(ours, database));
             }
             let now = if broken::is(Variant::ClocksApart) {
                 ours
             } else {
                 ours.min(database)
             };
-            let before = now.minus(source.retention());
-            let stale = DB::stale(&mut conn, sql, name, before, now).await?;
-            Ok((Ok(stale), now))
+            let stale = DB::stale(&mut conn, sql, name, before(now), now).await?;
+            Ok(Looked::Stale(stale, now))
         };
         let looked = looked.await;
         conn.done(looked).await
     })
     .await?;
-    let stale = stale.map_err(|(ours, database)| NotPurged::Apart(ours, database))?;
+    let (stale, now) = match looked {
+        Looked::Nothing => return Ok((Purged::default(), true)),
+        Looked::Apart(ours, database) => return Err(NotPurged::Apart(ours, database)),
+        Looked::Stale(stale, now) => (stale, now),
+    };
     let mut purged = Purged::default();
-    let done = remove(shared, source, stale, now, &mut purged).await;
+    let sweep = Sweep { stale, now, until };
+    let done = remove(shared, source, &sweep, &mut purged).await;
     // What was removed is told of, even if something else could not be.
     let removed = purged.events + purged.letters;
     if removed > 0 {
         metrics::counter!("inbox_purged_rows_total", "source" => source.name_shared())
             .increment(removed);
-        tracing::info!(
+        tracing::debug!(
             source = name,
             removed = purged.events,
             answers = purged.answers,
@@ -129,39 +152,64 @@ pub(crate) async fn run<DB: Backend>(
             "removed rows of events whose retention is over"
         );
     }
-    done.map(|()| purged)
+    done.map(|whole| (purged, whole))
+}
+
+/// Whether there is anything to be removed.
+enum Looked {
+    Nothing,
+    /// This process's clock and the database's.
+    Apart(Timestamp, Timestamp),
+    /// Events, or not; by the earlier clock.
+    Stale(bool, Timestamp),
+}
+
+/// One round of it.
+struct Sweep {
+    /// There are events to be removed, or what belongs to them.
+    stale: bool,
+    now: Timestamp,
+    until: Option<Instant>,
+}
+
+impl Sweep {
+    fn is_over<DB: Backend>(&self, shared: &Shared<DB>) -> bool {
+        shared.worker.stopped() || self.until.is_some_and(|until| Instant::now() >= until)
+    }
 }
 
 async fn remove<DB: Backend>(
     shared: &Shared<DB>,
     source: &SourceState,
-    stale: bool,
-    now: Timestamp,
+    sweep: &Sweep,
     purged: &mut Purged,
-) -> Result<(), NotPurged> {
-    if stale {
-        rows(shared, source, now, purged).await?;
+) -> Result<bool, NotPurged> {
+    let mut whole = true;
+    if sweep.stale {
+        whole &= rows(shared, source, sweep, purged).await?;
     }
     if let Some(kept) = source.dead_letter_retention() {
-        letters(shared, source, now.minus(kept), purged).await?;
+        whole &= letters(shared, source, sweep, sweep.now.minus(kept), purged).await?;
     }
-    Ok(())
+    Ok(whole)
 }
 
 /// What was applied, and what belongs to it, batch by batch.
 async fn rows<DB: Backend>(
     shared: &Shared<DB>,
     source: &SourceState,
-    now: Timestamp,
+    sweep: &Sweep,
     purged: &mut Purged,
-) -> Result<(), sqlx::Error> {
-    let (sql, name) = (&shared.sql, source.name());
+) -> Result<bool, sqlx::Error> {
+    let (sql, name, now) = (&shared.sql, source.name(), sweep.now);
     let before = now.minus(source.retention());
     loop {
-        let batch = {
+        let _alone = shared.purging.lock().await;
+        let (batch, took) = {
             // On a database with one writer, a batch waits for its turn like everybody else.
             let _turn = shared.turn().await;
-            in_time(async {
+            let began = Instant::now();
+            let batch = in_time(async {
                 let mut conn = shared.acquire_statements().await?;
                 let batch = async {
                     Ok(Purged {
@@ -173,14 +221,17 @@ async fn rows<DB: Backend>(
                 };
                 let batch = batch.await;
                 conn.done(batch).await
-            })
-            .await?
+            });
+            (batch.await?, began.elapsed())
         };
         purged.add(batch);
-        if batch.most() < BATCH.unsigned_abs() || shared.worker.stopped() {
-            return Ok(());
+        if batch.most() < BATCH.unsigned_abs() {
+            return Ok(true);
         }
-        sleep(BREATH).await;
+        if sweep.is_over(shared) {
+            return Ok(false);
+        }
+        sleep(breath(took)).await;
     }
 }
 
@@ -189,9 +240,10 @@ async fn rows<DB: Backend>(
 async fn letters<DB: Backend>(
     shared: &Shared<DB>,
     source: &SourceState,
+    sweep: &Sweep,
     before: Timestamp,
     purged: &mut Purged,
-) -> Result<(), NotPurged> {
+) -> Result<bool, NotPurged> {
     let (sql, name) = (&shared.sql, source.name());
     let mut after = String::new();
     loop {
@@ -218,13 +270,13 @@ async fn letters<DB: Backend>(
                 Err(Stop::Database(sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. })) => {}
                 Err(stop) => return Err(NotPurged::Letter(stop.into())),
             }
-            if shared.worker.stopped() {
-                return Ok(());
+            if sweep.is_over(shared) {
+                return Ok(false);
             }
             after = event_id;
         }
         if !full {
-            return Ok(());
+            return Ok(true);
         }
         sleep(BREATH).await;
     }

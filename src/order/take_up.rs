@@ -7,6 +7,7 @@ use http::Request;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::batch::{self, Claimed, Pace};
 use super::drain::TAKEN;
 use super::lease::Held;
 use super::worker::Work;
@@ -15,15 +16,17 @@ use crate::queue::{Joined, Landing, Leader};
 use crate::request;
 use crate::shared::Shared;
 use crate::source::SourceState;
-use crate::store::{AT_ONCE, Backend, Claim, Key, Lease, Pending, Reason, Sql, Stream};
+use crate::store::{AT_ONCE, Backend, Claim, Due, Key, Lease, Pending, Reason, Sql, Stream};
 
 impl Work {
+    /// What is due first, and in a stream what is due behind it if so many may be taken up together.
     async fn head<DB: Backend>(
         &self,
         conn: &mut DB::Connection,
         sql: &Sql,
         state: &SourceState,
-    ) -> Result<Option<Pending>, sqlx::Error> {
+        size: usize,
+    ) -> Result<(Option<Pending>, Option<Due>), sqlx::Error> {
         let moves = state.room().moves();
         match self {
             Self::Stream {
@@ -34,23 +37,28 @@ impl Work {
                     source,
                     correlation_id,
                 };
-                let head = DB::due_head(conn, sql, stream).await?;
+                let (head, behind) = if size > 1 {
+                    batch::due::<DB>(conn, sql, stream, size).await?
+                } else {
+                    (DB::due_head(conn, sql, stream).await?, None)
+                };
                 if head.is_none() && !DB::stream_is_used(conn, sql, stream).await? {
                     state.room().found_empty(correlation_id, moves);
                 }
-                Ok(head)
+                Ok((head, behind))
             }
             Self::Event { source, event_id } => {
-                DB::due_event(conn, sql, Key { source, event_id }).await
+                let event = DB::due_event(conn, sql, Key { source, event_id }).await?;
+                Ok((event, None))
             }
             // It has no head before it begins.
-            Self::Settling { .. } => Ok(None),
+            Self::Settling { .. } => Ok((None, None)),
         }
     }
 }
 
 /// Nothing if a column holds what no version of this crate would have written.
-fn readable(head: &Pending) -> Option<(Envelope, Request<Bytes>)> {
+pub(super) fn readable(head: &Pending) -> Option<(Envelope, Request<Bytes>)> {
     let fingerprint = head.fingerprint.as_slice().try_into().ok()?;
     let mut envelope = Envelope::new(EventId::new(&head.event_id).ok()?, fingerprint);
     envelope.event_type = match &head.event_type {
@@ -80,6 +88,7 @@ pub(super) enum Looked<'a> {
     /// A redelivery is applying it there and then (§5.6).
     Flying(watch::Receiver<Option<Landing>>),
     TakenUp(Box<TakenUp<'a>>),
+    Batch(Box<Claimed<'a>>),
 }
 
 /// An event that this worker has claimed.
@@ -88,8 +97,11 @@ pub(super) struct TakenUp<'a> {
     pub(super) lease: Lease,
     pub(super) _held: Held<'a>,
     /// Nothing if its row cannot be read.
-    pub(super) event: Option<(Envelope, Request<Bytes>, Option<Leader>)>,
+    pub(super) event: Option<Readable>,
 }
+
+/// What is handed over of an event, and its flight if deliveries of it wait for that.
+pub(super) type Readable = (Envelope, Request<Bytes>, Option<Leader>);
 
 /// Looks for what is due, and claims it, over one connection. The attempt is counted and committed before the handler
 /// runs, so that a handler that ends the process is seen.
@@ -98,6 +110,7 @@ pub(super) async fn take_up<'a, DB: Backend>(
     source: &SourceState,
     work: &Work,
     deadline: Instant,
+    pace: &mut Pace,
 ) -> Result<Looked<'a>, sqlx::Error> {
     // Before the connection: whoever has the turn may be waiting for that one.
     let _turn = shared.turn().await;
@@ -105,7 +118,9 @@ pub(super) async fn take_up<'a, DB: Backend>(
         return Err(sqlx::Error::PoolTimedOut);
     };
     let looked = async {
-        let Some(head) = work.head::<DB>(&mut conn, &shared.sql, source).await? else {
+        let size = pace.size();
+        let found = work.head::<DB>(&mut conn, &shared.sql, source, size);
+        let (Some(head), behind) = found.await? else {
             return Ok(Looked::Nothing);
         };
         if head.reason == Some(Reason::Gap) && !source.revives_gaps() {
@@ -129,23 +144,32 @@ pub(super) async fn take_up<'a, DB: Backend>(
         }
         let event = match readable(&head) {
             None => None,
-            Some((envelope, request)) => {
-                let (name, id) = (source.name_arc(), envelope.event_id.as_arc());
-                // No delivery of a deferred source runs the handler, nor waits for it.
-                let joined = (!source.is_deferred())
-                    .then(|| shared.flights.join(&name, id, envelope.print()));
-                match joined {
-                    None => Some((envelope, request, None)),
-                    Some(Joined::Leader(leader)) => Some((envelope, request, Some(leader))),
-                    Some(Joined::Follower(flight)) => return Ok(Looked::Flying(flight)),
-                }
-            }
+            Some((envelope, request)) => match pace.join(shared, source, &envelope) {
+                None => Some((envelope, request, None)),
+                Some(Joined::Leader(leader)) => Some((envelope, request, Some(leader))),
+                Some(Joined::Follower(flight)) => return Ok(Looked::Flying(flight)),
+            },
         };
-        if left_behind {
+        // The lease of a batch has counted nothing, and is taken over by whoever finds it.
+        if left_behind && !head.lease.is_of_batch() {
             // When the database could not be told about its end: no crash.
             DB::hand_back(&mut conn, &shared.sql, key, head.lease, AT_ONCE).await?;
             return Ok(Looked::Later(Duration::ZERO));
         }
+        let (head, event) = match behind {
+            Some(behind) => {
+                match batch::claim(shared, &mut conn, source, (head, event), behind).await? {
+                    batch::Tried::Claimed(claimed) => return Ok(Looked::Batch(claimed)),
+                    batch::Tried::Taken => return Ok(Looked::Later(TAKEN)),
+                    batch::Tried::Alone(alone) => *alone,
+                }
+            }
+            None => (head, event),
+        };
+        let key = Key {
+            source: source.name(),
+            event_id: &head.event_id,
+        };
         // Whoever finds it claimed by somebody who is gone tries it at once the first time, and later and later after.
         let not_before = match u32::try_from(head.unfinished) {
             Ok(0) => AT_ONCE,

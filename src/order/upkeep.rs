@@ -6,19 +6,27 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::in_time;
 use super::purge::{self, NotPurged};
+use super::sweeps::Sweeps;
 use super::worker::{self, Work};
+use super::{gauges, in_time};
 use crate::burst;
+use crate::clock::Timestamp;
 use crate::dispatch::{Bury, Heal, own};
+use crate::error::OperatorError;
 use crate::probe::Happened;
 use crate::reconcile::alive;
 use crate::shared::Shared;
 use crate::source::SourceState;
-use crate::store::{AT_ONCE, Attempt, Backend, Expired, Key, Lease, Reason, Size, Stream};
+use crate::stats::{self, Stored};
+use crate::store::{
+    AT_ONCE, Attempt, Backend, Expired, Key, Lease, PendingCount, Reason, Size, Stream,
+};
 
 /// Counts are this old at most.
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
+/// Between two counts, so many times what the last one took: of a hundred thousand stored events they are felt.
+const SAMPLES_APART: u32 = 20;
 /// A count that was overtaken is made again soon; one among so many is taken as it is, so that a process that parks all
 /// the time learns of what others do.
 const SAMPLE_AGAIN: Duration = Duration::from_millis(250);
@@ -33,8 +41,10 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
     let mut next: HashMap<(&'static str, Arc<str>), Instant> = HashMap::new();
     let mut next_sample = Instant::now();
     let mut next_bursts = next_sample + SAMPLE_EVERY;
+    let mut next_statistics = next_sample + SAMPLE_EVERY;
     let mut next_audit = Instant::now();
-    let mut reported = HashSet::new();
+    let mut sweeps = Sweeps::default();
+    let mut samples = Samples::default();
     let mut overtaken = 0;
     loop {
         let soonest = {
@@ -45,54 +55,148 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
                 return;
             }
             if Instant::now() >= next_sample {
-                let current = sample(&shared, &mut reported, overtaken == MOST_OVERTAKEN).await;
+                let began = Instant::now();
+                let in_any_case = overtaken == MOST_OVERTAKEN;
+                let sampled = sample(&shared, &mut samples, in_any_case).await;
+                let took = began.elapsed();
+                sweeps.done("sample", "", sampled.is_ok(), shared.clock.now());
+                let current = sampled.unwrap_or_else(|error| {
+                    tracing::debug!(%error, "could not count what is parked");
+                    true
+                });
                 overtaken = if current { 0 } else { overtaken + 1 };
                 let pause = if current { SAMPLE_EVERY } else { SAMPLE_AGAIN };
-                next_sample = Instant::now() + pause;
+                next_sample = Instant::now() + pause.max(took * SAMPLES_APART).min(SWEEP_AT_MOST);
             }
             if let Err(error) = alive::look(&shared, false).await {
                 tracing::debug!(%error, "could not give a sign of life");
             }
             if Instant::now() >= next_bursts {
-                if let Err(error) = burst::tend(&shared).await {
+                let tended = burst::tend(&shared).await;
+                sweeps.done("bursts", "", tended.is_ok(), shared.clock.now());
+                if let Err(error) = tended {
                     tracing::debug!(%error, "could not add to the counts of replay bursts");
                 }
                 next_bursts = Instant::now() + SAMPLE_EVERY;
             }
+            if Instant::now() >= next_statistics {
+                let kept = keep_statistics(&shared).await;
+                sweeps.done("statistics", "", kept.is_ok(), shared.clock.now());
+                if let Err(error) = kept {
+                    tracing::debug!(%error, "could not write the statistics; it is tried again");
+                }
+                next_statistics = Instant::now() + SAMPLE_EVERY;
+            }
             if Instant::now() >= next_audit {
-                if let Err(error) = purge::audit(&shared).await {
+                let swept = purge::audit(&shared).await;
+                sweeps.done("audit", "", swept.is_ok(), shared.clock.now());
+                if let Err(error) = swept {
                     tracing::warn!(%error, "a sweep of the audit table failed; it is tried again");
                 }
                 next_audit = Instant::now() + SWEEP_AT_MOST;
             }
-            for source in &every_source(&shared) {
-                for (task, setting) in [
-                    ("expire", source.recovery_window()),
-                    ("purge", purge::shortest(source)),
-                ] {
-                    let due = next
-                        .entry((task, source.name_arc()))
-                        .or_insert_with(Instant::now);
-                    if Instant::now() < *due {
-                        continue;
-                    }
-                    let done = match task {
-                        "expire" => expire(&shared, source).await.map_err(NotPurged::from),
-                        _ => purge::run(&shared, source).await.map(drop),
-                    };
-                    if let Err(error) = done {
-                        tracing::warn!(source = source.name(), task, %error, "a sweep failed; it is tried again");
-                    }
-                    *due = Instant::now() + (setting / 2).clamp(SWEEP_AT_LEAST, SWEEP_AT_MOST);
+            let sources = every_source(&shared);
+            // A tenant that is gone is not waited for.
+            let names: HashSet<_> = sources.iter().map(|source| source.name()).collect();
+            next.retain(|(_, name), _| names.contains(&**name));
+            sweeps.retain(&names);
+            if sources.is_empty() {
+                sweeps.nothing_to_do(&TASKS, shared.clock.now());
+            }
+            let pass = Instant::now();
+            for (task, source) in due(&mut next, &sources, pass, |source| source.name_arc()) {
+                let now = shared.clock.now();
+                let is_idle = |stores: &Stores| stores.is_idle(source, now);
+                let until = Instant::now() + purge::SLICE;
+                let setting = match task {
+                    EXPIRE => source.recovery_window(),
+                    _ => purge::shortest(source),
+                };
+                let done = match task {
+                    EXPIRE if samples.stores.as_ref().is_some_and(is_idle) => Ok(true),
+                    EXPIRE => expire(&shared, source)
+                        .await
+                        .map(|()| true)
+                        .map_err(NotPurged::from),
+                    _ => purge::run(&shared, source, Some(until))
+                        .await
+                        .map(|(_, whole)| whole),
+                };
+                sweeps.done(task, source.name(), done.is_ok(), shared.clock.now());
+                // What was not done in its time goes on after the others.
+                let pause = match done {
+                    Ok(false) => Duration::ZERO,
+                    _ => (setting / 2).clamp(SWEEP_AT_LEAST, SWEEP_AT_MOST),
+                };
+                if let Err(error) = done {
+                    tracing::warn!(source = source.name(), task, %error, "a sweep failed; it is tried again");
+                }
+                next.insert((task, source.name_arc()), Instant::now() + pause);
+                // With many sources, the rest of what has to be done would wait for all of them otherwise.
+                if pass.elapsed() >= purge::SLICE {
+                    break;
                 }
             }
-            let soonest = next_sample.min(next_bursts);
+            let soonest = next_sample.min(next_bursts).min(next_statistics);
             next.values()
                 .min()
                 .map_or(soonest, |soon| soonest.min(*soon))
         };
         tokio::time::sleep_until(soonest).await;
     }
+}
+
+/// What is due by now, whoever has waited longest first.
+fn due<'a, S>(
+    next: &mut HashMap<(&'static str, Arc<str>), Instant>,
+    sources: &'a [S],
+    now: Instant,
+    name: impl Fn(&S) -> Arc<str>,
+) -> Vec<(&'static str, &'a S)> {
+    let mut due = Vec::new();
+    for (source, task) in sources.iter().flat_map(|one| TASKS.map(|task| (one, task))) {
+        let at = *next.entry((task, name(source))).or_insert(now);
+        if at <= now {
+            due.push((at, task, source));
+        }
+    }
+    due.sort_by_key(|(at, ..)| *at);
+    due.into_iter()
+        .map(|(_, task, source)| (task, source))
+        .collect()
+}
+
+const EXPIRE: &str = "expire";
+/// What is done for each source.
+const TASKS: [&str; 2] = [EXPIRE, "purge"];
+
+/// What is kept from one sample to the next.
+#[derive(Default)]
+struct Samples {
+    /// Sources that this process does not mount, each told of once.
+    reported: HashSet<String>,
+    stores: Option<Stores>,
+    /// Sources whose gauges were set.
+    shown: HashSet<Arc<str>>,
+}
+
+/// The sources of which something is stored, and when that was found out.
+struct Stores {
+    sources: HashSet<String>,
+    at: Timestamp,
+}
+
+impl Stores {
+    /// Nothing of this source can have waited for so long: what is stored of it has come since.
+    fn is_idle(&self, source: &SourceState, now: Timestamp) -> bool {
+        !self.sources.contains(source.name()) && now.since(self.at) < source.recovery_window()
+    }
+}
+
+/// What was counted goes into the table, and hours that are over leave it.
+async fn keep_statistics<DB: Backend>(shared: &Shared<DB>) -> Result<(), OperatorError> {
+    stats::flush(shared).await?;
+    stats::purge(shared).await.map_err(OperatorError::database)
 }
 
 /// The inbox's own, and the tenants that are alive in this process. What is stored for others waits until they are.
@@ -144,7 +248,7 @@ pub(super) async fn expire<DB: Backend>(
                     reason: Some(Reason::Gap),
                     not_before: AT_ONCE,
                     status: None,
-                    error: Some("a lower sequence did not come within the recovery window"),
+                    error: Some("a lower sequence was not applied within the recovery window"),
                     lease: Lease::NONE,
                 },
             };
@@ -155,6 +259,8 @@ pub(super) async fn expire<DB: Backend>(
                 };
                 let what = "its gap was not filled in time: it becomes a dead letter";
                 shared.probes.saw(key, || Happened::Noted(what.into()));
+                metrics::counter!("inbox_expired_total", "source" => source.name_shared())
+                    .increment(1);
                 tracing::warn!(
                     source = source.name(),
                     event_id = event.event_id,
@@ -204,16 +310,15 @@ async fn heal<DB: Backend>(
 
 /// Another process, or the command line, may have deregistered a source, or armed it again.
 pub(crate) async fn learn_who_is_gone<DB: Backend>(shared: &Shared<DB>) -> Result<(), sqlx::Error> {
+    let changes = shared.tenants.gone_changes();
     let gone = in_time(async {
         let mut conn = shared.acquire_statements().await?;
         let gone = DB::gone_sources(&mut conn, &shared.sql).await;
         conn.done(gone).await
     })
     .await?;
-    for source in every_source(shared) {
-        source.set_gone(gone.iter().any(|name| name == source.name()));
-    }
-    shared.tenants.set_all_gone(gone);
+    let sources = every_source(shared);
+    shared.tenants.learn_gone(changes, gone, &sources);
     Ok(())
 }
 
@@ -222,9 +327,9 @@ pub(crate) async fn learn_who_is_gone<DB: Backend>(shared: &Shared<DB>) -> Resul
 /// False if a count was overtaken by what this process did meanwhile, and not taken over for the bounds; `in_any_case` it is.
 async fn sample<DB: Backend>(
     shared: &Arc<Shared<DB>>,
-    reported: &mut HashSet<String>,
+    samples: &mut Samples,
     in_any_case: bool,
-) -> bool {
+) -> Result<bool, sqlx::Error> {
     let sources: Vec<_> = every_source(shared)
         .into_iter()
         .map(|source| (source.room().moves(), source))
@@ -237,15 +342,17 @@ async fn sample<DB: Backend>(
     if let Err(error) = learn_who_is_gone(shared).await {
         tracing::debug!(%error, "could not look which sources are deregistered");
     }
-    let counts = match counts.await {
-        Ok(counts) => counts,
-        Err(error) => {
-            tracing::debug!(%error, "could not count what is parked");
-            return true;
-        }
-    };
+    let at = shared.clock.now();
+    samples.stores = None;
+    let counts = counts.await?;
+    samples.stores = Some(Stores {
+        sources: counts.iter().map(|count| count.source.clone()).collect(),
+        at,
+    });
     for count in &counts {
-        if shared.worker.target(&count.source).is_none() && reported.insert(count.source.clone()) {
+        if shared.worker.target(&count.source).is_none()
+            && samples.reported.insert(count.source.clone())
+        {
             tracing::warn!(
                 source = count.source,
                 events = count.events,
@@ -253,47 +360,102 @@ async fn sample<DB: Backend>(
             );
         }
     }
+    let mut by_source: HashMap<&str, Vec<&PendingCount>> = HashMap::new();
+    for count in &counts {
+        by_source.entry(&count.source).or_default().push(count);
+    }
+    let of = |name: &str| by_source.get(name).map_or(&[][..], Vec::as_slice);
     let mut current = true;
     for (moves, source) in &sources {
-        let (mut events, mut bytes, mut parked, mut fenced) = (0, 0, 0, 0);
-        let mut dead = HashMap::from([
-            (Reason::Gap, 0),
-            (Reason::Handler, 0),
-            (Reason::Rejected, 0),
-            (Reason::Crash, 0),
-            (Reason::Skipped, 0),
-            (Reason::BeforeStart, 0),
-        ]);
-        for count in counts.iter().filter(|count| count.source == source.name()) {
-            events += count.events;
-            bytes += count.bytes;
-            match count.reason {
-                Ok(None) => parked += count.events,
-                Ok(Some(Reason::Fenced)) => fenced += count.events,
-                Ok(Some(reason)) => *dead.entry(reason).or_default() += count.events,
-                // It takes its room, and a newer version has the gauge for it.
-                Err(reason) => tracing::debug!(reason, "rows with a reason of a newer version"),
-            }
+        let mut size = Size::default();
+        for count in of(source.name()) {
+            size.events += count.events;
+            size.bytes += count.bytes;
         }
-        let size = Size { events, bytes };
         current &= source
             .room()
             .sampled(size, (!in_any_case).then_some(*moves));
-        #[allow(
-            clippy::cast_precision_loss,
-            reason = "a gauge is a float; counts are far below 2^52"
-        )]
-        {
-            metrics::gauge!("inbox_parked", "source" => source.name_shared()).set(parked as f64);
-            metrics::gauge!("inbox_fenced", "source" => source.name_shared()).set(fenced as f64);
-            for (reason, events) in dead {
-                metrics::gauge!(
-                    "inbox_dead_letters",
-                    "source" => source.name_shared(), "reason" => reason.as_str()
-                )
-                .set(events as f64);
-            }
+    }
+    show_load(shared, &sources);
+    let stored = Stored::now(shared).await;
+    let now = shared.clock.now();
+    let mut alive = HashMap::new();
+    for (_, source) in &sources {
+        alive.insert(source.name_arc(), source);
+        samples.shown.insert(source.name_arc());
+        if source.mapping().replay_types().is_some() {
+            // A counter that is not there before it counts has never risen, for whoever asks how much it has.
+            metrics::counter!("inbox_bursts_missing_total", "source" => source.name_shared())
+                .increment(0);
         }
     }
-    current
+    // A tenant that is gone would have had what it had last for ever. It is told of until there is nothing to tell.
+    samples.shown.retain(|name| {
+        let state = alive.get(name).map(|source| &***source);
+        let held = gauges::pending(name, of(name), now);
+        let waits = stored
+            .as_ref()
+            .is_ok_and(|stored| gauges::stored(name, stored, state));
+        if state.is_none() {
+            gauges::set("inbox_in_flight", name, 0.0);
+        }
+        state.is_some() || held || waits || stored.is_err()
+    });
+    stored.map(|_| current)
+}
+
+/// What this process holds and what it keeps waiting.
+fn show_load<DB: Backend>(shared: &Shared<DB>, sources: &[(u64, Arc<SourceState>)]) {
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "a gauge is a float; places are far fewer than 2^52"
+    )]
+    let show = |gauge: metrics::Gauge, places: usize| gauge.set(places as f64);
+    for (_, source) in sources {
+        let gauge = metrics::gauge!("inbox_in_flight", "source" => source.name_shared());
+        show(gauge, source.in_flight_now());
+    }
+    let (waiting, limit) = shared.waiting.now();
+    show(
+        metrics::gauge!("inbox_in_flight_limit"),
+        shared.max_in_flight,
+    );
+    show(metrics::gauge!("inbox_waiting"), waiting);
+    show(metrics::gauge!("inbox_waiting_limit"), limit);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// §5.14, §7.1: one that is put off by others comes before them the next time.
+    #[test]
+    fn whoever_has_waited_longest_is_first() {
+        let (mut next, now) = (HashMap::new(), Instant::now());
+        let names: Vec<Arc<str>> = ["a", "b", "c"].map(Arc::from).into();
+        let at = |seconds: u64| now + Duration::from_secs(seconds);
+        let told = |next: &mut _, now| -> Vec<String> {
+            let due = due(next, &names, now, Arc::clone);
+            due.into_iter()
+                .map(|(task, name)| format!("{task} {name}"))
+                .collect()
+        };
+        assert_eq!(told(&mut next, now).len(), 6);
+        for (task, name, seconds) in [
+            (EXPIRE, 0, 9),
+            (EXPIRE, 1, 3),
+            (EXPIRE, 2, 2),
+            ("purge", 0, 1),
+            ("purge", 1, 8),
+            ("purge", 2, 9),
+        ] {
+            next.insert((task, Arc::clone(&names[name])), at(seconds));
+        }
+        let wanted = ["purge a", "expire c", "expire b"];
+        assert_eq!(told(&mut next, at(7)), wanted);
+        // The first was not done in its time, and nothing else was.
+        next.insert(("purge", Arc::clone(&names[0])), at(7));
+        let wanted = ["expire c", "expire b", "purge a", "purge b"];
+        assert_eq!(told(&mut next, at(8)), wanted);
+    }
 }

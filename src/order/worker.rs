@@ -22,6 +22,7 @@ use crate::envelope::Envelope;
 use crate::layer::DrainTarget;
 use crate::shared::Shared;
 use crate::source::SourceState;
+use crate::stats;
 use crate::store::{Backend, Key, Stream};
 
 /// While there is something to do, polls come this much more often.
@@ -119,7 +120,7 @@ impl Worker {
         }
     }
 
-    pub(super) fn stopped(&self) -> bool {
+    pub(crate) fn stopped(&self) -> bool {
         self.signals.stopped.load(Ordering::Acquire)
     }
 
@@ -161,6 +162,9 @@ pub(crate) fn mount<DB, S, B>(
             shared.runtime.spawn(run(Arc::downgrade(shared), signals)),
             shared.runtime.spawn(upkeep::run(Arc::downgrade(shared))),
             shared.runtime.spawn(lease::run(Arc::downgrade(shared))),
+            shared
+                .runtime
+                .spawn(stats::count_rows(Arc::downgrade(shared))),
         ];
         lock(&shared.worker.tasks).extend(tasks);
     }

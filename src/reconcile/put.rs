@@ -8,18 +8,20 @@ use bytes::Bytes;
 use http::Request;
 use http::header::CONTENT_LENGTH;
 use tokio::time::{Instant, timeout_at};
+use tracing::{Instrument as _, Span};
 
 use super::source::Item;
 use crate::dispatch::{Job, Reply, lowest_missing};
-use crate::envelope::Envelope;
+use crate::envelope::{Envelope, Sequence};
 use crate::event::Origin;
 use crate::order::drain::Draining;
 use crate::order::worker::{self, Target, Work};
 use crate::queue::{End, Joined};
-use crate::request;
+use crate::request::{self, Stored};
 use crate::shared::Shared;
 use crate::source::SourceState;
 use crate::store::{Backend, Fence, Key, Known, Lease, State};
+use crate::trace;
 
 /// What became of it.
 pub(super) enum Put {
@@ -139,17 +141,27 @@ pub(super) async fn put<DB: Backend>(
     shared: &Arc<Shared<DB>>,
     source: &Arc<SourceState>,
     target: &Arc<dyn Target>,
-    read: Read,
+    mut read: Read,
 ) -> Put {
     // In a task of its own, as a delivery: whoever waits for it may be dropped, in the middle of BEGIN too.
     let (owned, source, target) = (Arc::clone(shared), Arc::clone(source), Arc::clone(target));
-    let done = shared.runtime.spawn(async move {
+    let span = trace::attempt(
+        source.name(),
+        source.trace_context(),
+        &read.envelope,
+        &read.request,
+        Origin::Reconciled,
+        None,
+    );
+    let put = async move {
         let Some(_tracked) = owned.tracker.enter() else {
             return Put::Failed("shutting down".into());
         };
         let deadline = Instant::now() + source.budget();
+        trace::mark(read.request.extensions_mut());
         attempt(&owned, &source, &*target, &read, deadline).await
-    });
+    };
+    let done = shared.runtime.spawn(put.instrument(span));
     done.await
         .unwrap_or_else(|error| Put::Failed(error.to_string()))
 }
@@ -183,7 +195,8 @@ async fn attempt<DB: Backend>(
     }
     let _lane = match &envelope.correlation_id {
         Some(id) if envelope.is_ordered() => {
-            let lane = shared.lanes.enter(&name, id.as_arc());
+            let sequence = envelope.sequence.map(Sequence::get);
+            let lane = shared.lanes.enter(&name, id.as_arc(), sequence);
             match timeout_at(deadline, lane).await {
                 Ok(lane) => Some(lane),
                 Err(_) => return Put::Failed("its stream is busy".into()),
@@ -194,15 +207,13 @@ async fn attempt<DB: Backend>(
     let Ok(_permits) = shared.permits(source, deadline).await else {
         return Put::Failed("too many deliveries are in flight".into());
     };
-    let (parts, body) = read.request.clone().into_parts();
-    let stored = request::store(&parts, &body);
     let job = Job {
         shared: &**shared,
         source,
         envelope,
         origin: Origin::Reconciled,
         request: &read.request,
-        stored: &stored,
+        stored: Stored::of(&read.request),
         fence: read.fence,
         lease: Lease::NONE,
         out_of_order: false,
@@ -211,6 +222,7 @@ async fn attempt<DB: Backend>(
     };
     let epoch = shared.recent.epoch();
     let settled = job.run(&mut Draining(target)).await;
+    settled.count_aside(shared, source, envelope);
     match settled.end {
         End::Applied => {
             shared.remember(epoch, source, envelope, settled.kept.as_ref());
@@ -222,6 +234,7 @@ async fn attempt<DB: Backend>(
         _ => {}
     }
     leader.land(settled.end);
+    trace::ended(&Span::current(), settled.reply.outcome());
     match (settled.end, settled.reply) {
         (End::Applied, Reply::Handler(..)) => Put::Applied,
         (End::Applied | End::Superseded | End::Discarded, _) => Put::Known,

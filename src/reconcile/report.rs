@@ -154,6 +154,15 @@ impl Report {
             )
             .increment(count);
         }
+        let result = if self.is_complete() {
+            "complete"
+        } else {
+            "broken_off"
+        };
+        metrics::counter!(
+            "inbox_reconciliations_total", "source" => self.source.clone(), "result" => result
+        )
+        .increment(1);
         for complaint in &self.complaints {
             tracing::warn!(source = self.source, complaint, "a producer's list is odd");
         }

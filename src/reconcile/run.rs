@@ -75,6 +75,16 @@ impl<DB: Backend> Run<'_, DB> {
         }
         self.settle().await;
         self.report.tell();
+        if self.report.is_complete() {
+            let now = self.shared.clock.now();
+            crate::order::show_time(
+                metrics::gauge!(
+                    "inbox_reconciliation_last_success_timestamp_seconds",
+                    "source" => self.source.name_shared()
+                ),
+                now,
+            );
+        }
         Ok(self.report)
     }
 

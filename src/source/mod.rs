@@ -1,5 +1,8 @@
 //! A source: one producer, or one tenant of one producer.
 
+mod counted;
+mod handler_time;
+mod lookout;
 mod room;
 mod state;
 
@@ -12,8 +15,10 @@ use crate::door::{BODY_LIMIT, READ_TIMEOUT};
 use crate::envelope::{Elements, Lookup, Mapping, Sequence};
 
 use crate::preset::Preset;
+use crate::trace::TraceContext;
 use crate::verify::{JsonPath, Scheme, Secrets, Tolerance};
 
+pub(crate) use counted::{Counted, OTHER, Verdicts, refused};
 pub(crate) use room::Reserved;
 pub(crate) use state::SourceState;
 
@@ -36,8 +41,13 @@ const MAX_CRASHES: u32 = 5;
 const PARK_LIMIT: u32 = 10_000;
 /// How long a handler may say "not yet".
 const LONGEST_PARK: Duration = Duration::from_secs(24 * 3_600);
+/// No event of a batch begins later than this after the first one's handler did: whoever waits for its stream's cursor or
+/// for one of its events waits for no more than this and one handler.
+const BATCH_TIME: Duration = Duration::from_millis(5);
 /// Events of one request: each one is a statement or more within one budget.
 const MAX_ELEMENTS: usize = 1_000;
+/// Event types with numbers of their own: producers have some dozens.
+pub(crate) const MAX_EVENT_TYPES: usize = 50;
 /// Bytes that they may take together.
 const PARK_BYTES: u64 = 256 * 1024 * 1024;
 
@@ -69,6 +79,9 @@ pub struct Source {
     deferred: bool,
     worker_budget: Option<Duration>,
     longest_park: Duration,
+    /// Events of one stream that the worker may apply in one transaction.
+    batch: usize,
+    batch_time: Duration,
     /// Streams begin where they stand when they have settled for so long.
     settle: Option<Duration>,
     recovery_window: Option<Duration>,
@@ -86,6 +99,8 @@ pub struct Source {
     dead_letter_retention: Option<Duration>,
     allow_short_retention: bool,
     control_to_handler: bool,
+    trace_context: TraceContext,
+    max_event_types: usize,
 }
 
 /// What becomes of an event whose version is the one that was applied last (§5.12).
@@ -153,6 +168,8 @@ impl Source {
             deferred: false,
             worker_budget: None,
             longest_park: LONGEST_PARK,
+            batch: 1,
+            batch_time: BATCH_TIME,
             settle: None,
             recovery_window: None,
             revive_gaps: true,
@@ -168,6 +185,8 @@ impl Source {
             dead_letter_retention: None,
             allow_short_retention: false,
             control_to_handler: false,
+            trace_context: TraceContext::default(),
+            max_event_types: MAX_EVENT_TYPES,
         }
     }
 
@@ -312,6 +331,60 @@ impl Source {
     /// which nobody waits here.
     pub fn worker_budget(mut self, budget: Duration) -> Self {
         self.worker_budget = Some(budget);
+        self
+    }
+
+    /// Lets up to `events` events share one transaction, and its commit. Default: 1, each in one of its own. 1 to 256; anything
+    /// else is refused at build. What is promised stays as it is: each event once, in its order, whole or not at all. **But a
+    /// handler may run for an event once more than it would otherwise**, which matters for its effects outside the
+    /// transaction.
+    ///
+    /// **The worker** applies events that are due of one correlation id in one transaction, in their order, the handler called
+    /// for each of them with that same transaction: two commits for all of them in place of two for each. For streams that are
+    /// drained by the hundred, with handlers that take much less time than a commit. If one of them does not end with a
+    /// commit, for whatever reason (a failure, a verdict, [`Park`](crate::Park), a panic, a transaction that it ended or spoiled,
+    /// a commit that the database refuses), then all of them are rolled back, and are run again one by one: attempts, backoff,
+    /// dead letters and crashes are counted and judged there alone.
+    ///
+    /// No event is begun later than 5 ms after the first one's handler was; what is left is the next batch's. At most 4 MiB
+    /// of requests are read for one. A batch ends before a gap, a skipped range, an event that was tried before or whose
+    /// time has not come, a dead letter of a gap that comes back, and an event that is being delivered again just now. What
+    /// has no place in a stream is never part of one: events without a sequence, those of [`Source::newer_than`] and of
+    /// [`Source::elements`], and what an operator replays out of its order. Answers that are stored
+    /// ([`Source::store_answers`]) are stored for each event.
+    ///
+    /// **On SQLite**, which has one writer, deliveries share transactions too, with or without a sequence, of all sources that
+    /// have it set (group commit): one whose handler has succeeded hands its transaction on to one that waits to write just
+    /// then, and the last of them, at most `events`, commits for all. No more of them wait than may be in flight
+    /// ([`InboxBuilder::max_in_flight`](crate::InboxBuilder::max_in_flight), one less than the pool's connections): with a pool
+    /// of 2 nobody does. Nobody is answered before the commit, and nobody waits for others to come. A handler's failure takes back
+    /// its own work alone; its 3xx, 4xx or `Park` is run once more, in a transaction that keeps the request with it. What
+    /// spoils the transaction, a panic or a spent budget say, undoes the whole group, and those who had succeeded in it are
+    /// run again one by one. A source whose last handlers took longer than about 2 ms on the average, their waiting included,
+    /// shares nothing until they are short again; nor do the next deliveries after groups that were undone. Deferred sources and
+    /// those of [`Source::elements`] take no part. The metrics `inbox_group_commits_total` and
+    /// `inbox_group_commit_deliveries_total` show it.
+    ///
+    /// What handlers in one transaction share, and so may see of those that ran before them:
+    ///
+    /// - their writes, before they are committed, and the locks that they took;
+    /// - `SET LOCAL` and transaction-level advisory locks (PostgreSQL), session variables and `SET SESSION` (MySQL,
+    ///   MariaDB), temporary tables, `PRAGMA`s (SQLite);
+    /// - the time: `now()` and `CURRENT_TIMESTAMP` of PostgreSQL are when the batch began, for each of them;
+    /// - deferred constraints, which are checked once, for all, when the batch commits; `SET CONSTRAINTS` holds for the rest;
+    /// - `NOTIFY`: the notifications of all are sent at the commit, equal ones once;
+    /// - names of savepoints, cursors and prepared statements; the snapshot, at `REPEATABLE READ` and above;
+    /// - their fate: an outage, a deadlock or a lost connection ends all of them together.
+    pub fn batch(mut self, events: usize) -> Self {
+        self.batch = events;
+        self
+    }
+
+    /// For tests: in place of the 5 ms.
+    #[cfg(feature = "failpoints")]
+    #[doc(hidden)]
+    pub fn batch_time(mut self, time: Duration) -> Self {
+        self.batch_time = time;
         self
     }
 
@@ -521,6 +594,22 @@ impl Source {
     /// ([`Inbox::bursts`](crate::Inbox::bursts)).
     pub fn control_events_to_handler(mut self, hand_on: bool) -> Self {
         self.control_to_handler = hand_on;
+        self
+    }
+
+    /// What is taken from the headers by which the producer names the trace that a delivery belongs to. Default:
+    /// [`TraceContext::Follow`]. It comes from outside and no scheme signs it: where a producer should not decide what is
+    /// recorded here, [`TraceContext::Link`].
+    pub fn trace_context(mut self, context: TraceContext) -> Self {
+        self.trace_context = context;
+        self
+    }
+
+    /// How many event types have numbers of their own, in the metrics and in [`Inbox::stats`](crate::Inbox::stats): the first
+    /// ones that this process has seen in verified deliveries. The rest are `other` together. Default: 50; 1 to 1,000,
+    /// anything else is refused at build.
+    pub fn max_event_types(mut self, types: usize) -> Self {
+        self.max_event_types = types;
         self
     }
 }

@@ -165,6 +165,13 @@ impl Room {
         self.lock().moves
     }
 
+    /// How much there is, if one more of the size that they have on average would not fit.
+    pub(crate) fn full(&self) -> Option<Size> {
+        let known = self.lock().known;
+        let one = Size::one(known.bytes / known.events.max(1));
+        (!self.whole.holds(known.plus(one))).then_some(known)
+    }
+
     /// What the database holds, as it was counted after `moves` were seen. False, and not taken over, if this process
     /// has parked or applied something meanwhile, so that the count may be older than what is known here; or if something
     /// is on its way, which may be in the count already and would be added to it.
@@ -239,8 +246,9 @@ mod tests {
         for reserved in held {
             reserved.keep(None);
         }
-        assert!(room.reserve(1).is_none());
+        assert!(room.reserve(1).is_none() && room.full().is_some());
         room.remove(None, Size::one(1));
+        assert_eq!(room.full(), None);
         drop(room.reserve(1).expect("one has gone"));
         room.reserve(1).expect("it was given back").keep(None);
         assert!(room.reserve(1).is_none());
@@ -254,6 +262,13 @@ mod tests {
         assert!(room.reserve(2).is_none());
         room.reserve(1).expect("room").keep(None);
         assert!(room.reserve(0).is_some() && room.reserve(1).is_none());
+        assert_eq!(
+            room.full(),
+            Some(Size {
+                events: 2,
+                bytes: 100
+            })
+        );
         assert!(room.reserve(i64::MAX).is_none());
     }
 

@@ -1,8 +1,7 @@
 //! A source at work.
 
-use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderName, Method, StatusCode};
@@ -10,6 +9,9 @@ use metrics::SharedString;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 
+use super::counted::{Counted, Verdicts};
+use super::handler_time::HandlerTime;
+use super::lookout::Lookout;
 use super::room::{Bound, Room};
 use super::{EqualVersions, SecretsFrom, Source};
 use crate::broken::{self, Variant};
@@ -18,8 +20,10 @@ use crate::clock::Timestamp;
 use crate::door::Door;
 use crate::envelope::{Elements, Envelope, Mapping, Sequence};
 use crate::error::{BuildError, BuildErrorKind};
+use crate::event::Outcome;
 use crate::preset::Reaction;
 use crate::store::{Fence, Known, SETTLING, Start};
+use crate::trace::TraceContext;
 use crate::verify::{Head, Refusal, RequestView, Scheme, Secret, Secrets};
 
 /// What a network needs to bring the answer back before the producer's patience ends (§1, budget).
@@ -29,8 +33,10 @@ const RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Clocks differ: added to the retention's floor (§7.1), which is rounded up to whole hours.
 const SKEW: Duration = Duration::from_secs(10 * 60);
 const HOUR: u64 = 3600;
-/// Event types of one source that have a label of their own in the metrics.
-const COUNTED_TYPES: usize = 64;
+/// Events of one batch: the requests of all are in memory, and two commits among so many are next to nothing.
+const MOST_OF_A_BATCH: usize = 256;
+/// Event types that are told apart: more than that is no type any more.
+const MOST_TYPES: usize = 1_000;
 
 /// A source at work: its settings, checked, and what is counted about it in this process.
 pub(crate) struct SourceState {
@@ -42,14 +48,16 @@ pub(crate) struct SourceState {
     retention: Duration,
     fenced: bool,
     in_flight: Semaphore,
+    in_flight_limit: usize,
     room: Room,
     on_routes: AtomicBool,
+    lookout: Lookout,
+    handler_time: HandlerTime,
     /// What its deliveries came to, for replay bursts.
     arrivals: Tally,
     /// Its owner has deregistered it, as far as is known here.
     gone: AtomicBool,
-    /// The event types that have a label of their own in the metrics.
-    types: Mutex<HashSet<Arc<str>>>,
+    counted: Arc<Counted>,
 }
 
 impl SourceState {
@@ -126,6 +134,14 @@ impl SourceState {
                 "a budget of {shortest:?} is too short: at least 100 ms"
             ));
         }
+        if !(1..=MOST_OF_A_BATCH).contains(&source.batch) {
+            return refuse(format!("a batch has 1 to {MOST_OF_A_BATCH} events"));
+        }
+        if !(1..=MOST_TYPES).contains(&source.max_event_types) {
+            return refuse(format!(
+                "max_event_types is 1 to {MOST_TYPES}: each has series of its own in the metrics"
+            ));
+        }
         if source.longest_park.is_zero() {
             return refuse("longest_park must not be 0".into());
         }
@@ -173,8 +189,11 @@ impl SourceState {
             bytes: source.stream_park_bytes.unwrap_or(whole.bytes),
         };
         let in_flight = source.max_in_flight.unwrap_or(Semaphore::MAX_PERMITS);
+        let in_flight = in_flight.min(Semaphore::MAX_PERMITS);
+        let name: Arc<str> = name.into();
         Ok(Self {
-            name: name.into(),
+            counted: Arc::new(Counted::new(&name, source.max_event_types)),
+            name,
             secrets,
             budget,
             recovery_window: source
@@ -182,11 +201,13 @@ impl SourceState {
                 .unwrap_or(source.preset.recovery_window()),
             retention,
             fenced,
-            types: Mutex::default(),
-            in_flight: Semaphore::new(in_flight.min(Semaphore::MAX_PERMITS)),
+            in_flight: Semaphore::new(in_flight),
+            in_flight_limit: in_flight,
             room: Room::new(whole, stream),
             on_routes: AtomicBool::new(false),
             arrivals: Tally::default(),
+            lookout: Lookout::default(),
+            handler_time: HandlerTime::default(),
             gone: AtomicBool::new(false),
             source,
         })
@@ -233,6 +254,10 @@ impl SourceState {
         self.source.worker_budget.unwrap_or(self.budget)
     }
 
+    pub(crate) fn trace_context(&self) -> TraceContext {
+        self.source.trace_context
+    }
+
     pub(crate) fn is_deferred(&self) -> bool {
         self.source.deferred
     }
@@ -241,13 +266,37 @@ impl SourceState {
         self.source.longest_park
     }
 
+    /// Events of a stream that the worker may apply in one transaction; 1 is no batch at all.
+    pub(crate) fn batch(&self) -> usize {
+        self.source.batch
+    }
+
+    pub(crate) fn handler_time(&self) -> &HandlerTime {
+        &self.handler_time
+    }
+
+    /// How long after the first one's handler another event of a batch may begin.
+    pub(crate) fn batch_time(&self) -> Duration {
+        self.source.batch_time
+    }
+
     /// Of a delivery or of the worker.
     pub(crate) fn longest_budget(&self) -> Duration {
         self.budget().max(self.worker_budget())
     }
 
+    pub(crate) fn lookout(&self) -> &Lookout {
+        &self.lookout
+    }
+
     pub(crate) fn in_flight(&self) -> &Semaphore {
         &self.in_flight
+    }
+
+    /// How many hold a place just now.
+    pub(crate) fn in_flight_now(&self) -> usize {
+        let free = self.in_flight.available_permits();
+        self.in_flight_limit.saturating_sub(free)
     }
 
     pub(crate) fn keep_headers(&self) -> &[HeaderName] {
@@ -441,7 +490,8 @@ impl SourceState {
             return true;
         }
         metrics::counter!("inbox_other_content_total", "source" => self.name_shared()).increment(1);
-        tracing::info!(
+        // Some producers do that all the time, in all honesty.
+        tracing::debug!(
             source = &*self.name,
             event_id = envelope.event_id.as_str(),
             "a known event was delivered again with other content"
@@ -453,19 +503,29 @@ impl SourceState {
         SharedString::from_shared(self.name_arc())
     }
 
-    /// The label of an event type. Types beyond a number are "other": a producer must not be able to make labels.
-    pub(crate) fn type_label(&self, kind: Option<&Arc<str>>) -> SharedString {
-        let Some(kind) = kind else {
-            return SharedString::const_str("");
-        };
-        let mut types = self.types.lock().unwrap_or_else(PoisonError::into_inner);
-        if !types.contains(kind) {
-            if types.len() >= COUNTED_TYPES {
-                return SharedString::const_str("other");
-            }
-            types.insert(Arc::clone(kind));
-        }
-        SharedString::from_shared(Arc::clone(kind))
+    /// What is counted about it in this process.
+    pub(crate) fn counted(&self) -> &Arc<Counted> {
+        &self.counted
+    }
+
+    /// A handler has run for an event of it.
+    pub(crate) fn ran(&self, envelope: &Envelope, verdict: Verdicts, time: Duration) {
+        self.counted.ran(envelope.kind(), verdict, time);
+    }
+
+    /// An event of it was tried with nobody waiting; with a 5xx at this time.
+    pub(crate) fn tried(
+        &self,
+        envelope: &Envelope,
+        outcome: Outcome,
+        failed_at: Option<Timestamp>,
+    ) {
+        self.counted.tried(envelope.kind(), outcome, failed_at);
+    }
+
+    /// Event types of it that are told apart.
+    pub(crate) fn max_event_types(&self) -> usize {
+        self.source.max_event_types
     }
 
     /// How much is parked and dead.

@@ -207,12 +207,14 @@ macro_rules! statements_for_operators {
             limit: i64,
         ) -> Result<Vec<FoundLetter>> {
             $crate::fail::point!(sql, "store.letters");
+            let ((source, event_id), until) = span(filter.source, (after.source, after.event_id));
             let mut query = sqlx::query(sql.letters.clone())
                 .persistent(sql.named)
-                .bind(after.source)
-                .bind(after.source)
-                .bind(after.event_id);
-            for value in [filter.source, filter.event_type, filter.correlation_id] {
+                .bind(source)
+                .bind(source)
+                .bind(event_id)
+                .bind(until);
+            for value in [filter.event_type, filter.correlation_id] {
                 query = query
                     .bind(i64::from(value.is_none()))
                     .bind(value.unwrap_or(""));
@@ -282,10 +284,91 @@ macro_rules! statements_for_operators {
             found.sort_by_key(|(_, sequence, _)| *sequence);
             Ok(found)
         }
+
+        async fn waiting_streams(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: Option<&str>,
+            after: Stream<'_>,
+            limit: i64,
+        ) -> Result<Vec<StreamRow>> {
+            $crate::fail::point!(sql, "store.waiting_streams");
+            let ((source, correlation_id), until) =
+                span(source, (after.source, after.correlation_id));
+            let rows = sqlx::query(sql.waiting_streams.clone())
+                .persistent(sql.named)
+                .bind(source)
+                .bind(source)
+                .bind(correlation_id)
+                .bind(until)
+                .bind(limit)
+                .fetch_all(conn)
+                .await?;
+            rows.iter().map(waiting_stream).collect()
+        }
+
+        async fn stream_events(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            from: &Place<'_>,
+            limit: i64,
+        ) -> Result<Vec<StreamEventRow>> {
+            $crate::fail::point!(sql, "store.stream_events");
+            let rows = sqlx::query(sql.stream_events.clone())
+                .persistent(sql.named)
+                .bind(from.stream.source)
+                .bind(from.stream.correlation_id)
+                .bind(from.generation)
+                .bind(from.sequence)
+                .bind(limit)
+                .fetch_all(conn)
+                .await?;
+            rows.iter().map(stream_event).collect()
+        }
+
+        async fn audit_lines(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            source: Option<&str>,
+            event_id: Option<&str>,
+            before: i64,
+            limit: i64,
+        ) -> Result<Vec<AuditRow>> {
+            $crate::fail::point!(sql, "store.audit_lines");
+            let query = match (source, event_id) {
+                (Some(source), Some(event_id)) => sqlx::query(sql.audit_of_event.clone())
+                    .bind(source)
+                    .bind(event_id),
+                (Some(source), None) => sqlx::query(sql.audit_of_source.clone()).bind(source),
+                (None, _) => sqlx::query(sql.audit_lines.clone()),
+            };
+            let rows = query
+                .persistent(sql.named)
+                .bind(before)
+                .bind(limit)
+                .fetch_all(conn)
+                .await?;
+            rows.iter().map(audit_line).collect()
+        }
     };
 }
 
 pub(crate) use statements_for_operators;
+
+/// Behind every source, byte by byte.
+const LAST: &str = "\u{10FFFF}";
+
+/// Where a page of one source, or of all, begins, and the last source of it: the index has the source first, so that no
+/// other source's rows are read.
+pub(crate) fn span<'a>(
+    source: Option<&'a str>,
+    after: (&'a str, &'a str),
+) -> ((&'a str, &'a str), &'a str) {
+    match source {
+        None => (after, LAST),
+        Some(source) => (after.max((source, "")), source),
+    }
+}
 
 /// Rows about ranges and stored events.
 macro_rules! letter_row {
@@ -296,6 +379,55 @@ macro_rules! letter_row {
                 first: row.try_get(0)?,
                 last: row.try_get(1)?,
                 kind: RangeKind::from_column(row.try_get(2)?)?,
+            })
+        }
+
+        fn waiting_stream(row: &$row) -> Result<StreamRow> {
+            Ok(StreamRow {
+                source: required(text(row, 0)?)?,
+                correlation_id: required(text(row, 1)?)?,
+                generation: row.try_get(2)?,
+                next: row.try_get(3)?,
+                lowest: row.try_get(4)?,
+                highest: row.try_get(5)?,
+                parked: row.try_get(6)?,
+                dead: row.try_get(7)?,
+                oldest: Timestamp::from_micros(row.try_get(8)?),
+                head: match row.try_get::<Option<i64>, _>(9)? {
+                    None => None,
+                    Some(reason) => Some(HeadRow {
+                        reason: Reason::from_column((reason != 0).then_some(reason))?,
+                        attempts: row.try_get(10)?,
+                        last_status: row.try_get(11)?,
+                        not_before: Timestamp::from_micros(row.try_get(12)?),
+                    }),
+                },
+            })
+        }
+
+        fn stream_event(row: &$row) -> Result<StreamEventRow> {
+            Ok(StreamEventRow {
+                event_id: required(text(row, 0)?)?,
+                sequence: row.try_get(1)?,
+                reason: Reason::from_column(row.try_get(2)?)?,
+                parked_at: Timestamp::from_micros(row.try_get(3)?),
+                not_before: Timestamp::from_micros(row.try_get(4)?),
+                attempts: row.try_get(5)?,
+                last_status: row.try_get(6)?,
+                last_error: text(row, 7)?,
+                lease: Lease::from_column(row.try_get(8)?),
+            })
+        }
+
+        fn audit_line(row: &$row) -> Result<AuditRow> {
+            Ok(AuditRow {
+                id: row.try_get(0)?,
+                at: Timestamp::from_micros(row.try_get(1)?),
+                source: required(text(row, 2)?)?,
+                event_id: text(row, 3)?,
+                action: required(text(row, 4)?)?,
+                actor: required(text(row, 5)?)?,
+                detail: required(text(row, 6)?)?,
             })
         }
 

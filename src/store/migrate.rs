@@ -3,14 +3,74 @@
 use sqlx::migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator};
 use sqlx::{AssertSqlSafe, Database, Pool, SqlSafeStr};
 
-/// Attempts of one process; another one that migrates at the same time makes at most one of them fail a version.
-const ATTEMPTS: u32 = 5;
+/// Attempts of one process, beyond one for each version: another one that migrates at the same time makes at most one of
+/// them fail a version.
+const ATTEMPTS: usize = 4;
 
 /// One file of `migrations/`.
 pub(crate) struct Version {
     pub(crate) number: i64,
     pub(crate) name: &'static str,
     pub(crate) sql: &'static str,
+}
+
+/// A version of the inbox's tables, as [`InboxBuilder::schema`](crate::InboxBuilder::schema) tells of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SchemaVersion {
+    /// Its number, from 1 on.
+    pub number: i64,
+    /// What it is about; nothing if it is a newer version of this crate's that has brought it.
+    pub name: Option<&'static str>,
+    /// Whether the database has it.
+    pub applied: bool,
+}
+
+/// Looks, and changes nothing.
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
+pub(crate) async fn versions<DB>(
+    pool: &Pool<DB>,
+    prefix: &str,
+    versions: &[Version],
+) -> Result<Vec<SchemaVersion>, MigrateError>
+where
+    DB: Database,
+    DB::Connection: Migrate,
+{
+    let mut conn = pool.acquire().await?;
+    let table = format!("{prefix}migrations");
+    let applied = match conn.list_applied_migrations(&table).await {
+        Ok(applied) => applied,
+        Err(MigrateError::Execute(error)) if is_no_table(&error) => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    let applied: Vec<_> = applied.iter().map(|there| there.version).collect();
+    Ok(described(&applied, versions))
+}
+
+/// Ours and others, of which these are applied.
+pub(crate) fn described(applied: &[i64], versions: &[Version]) -> Vec<SchemaVersion> {
+    let ours = versions.iter().map(|version| SchemaVersion {
+        number: version.number,
+        name: Some(version.name),
+        applied: applied.contains(&version.number),
+    });
+    let is_ours = |number: &i64| versions.iter().any(|version| version.number == *number);
+    let others = applied.iter().filter(|number| !is_ours(number));
+    let others = others.map(|number| SchemaVersion {
+        number: *number,
+        name: None,
+        applied: true,
+    });
+    let mut all: Vec<_> = ours.chain(others).collect();
+    all.sort_by_key(|version| version.number);
+    all
+}
+
+/// By code: PostgreSQL's, MySQL's, and SQLite's general one.
+pub(crate) fn is_no_table(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    matches!(code.as_deref(), Some("42P01" | "42S02" | "1"))
 }
 
 /// Applies what is missing.
@@ -35,7 +95,7 @@ where
             Ok(()) => return Ok(()),
             // Two processes that start together both find a version missing, and one of them fails. Each version is
             // one transaction with its row, so looking again finds either nothing to do or the same error.
-            Err(error) if attempt < ATTEMPTS => {
+            Err(error) if attempt < versions.len() + ATTEMPTS => {
                 tracing::debug!(%error, attempt, "migration failed; looking again");
                 super::close_hard(conn);
                 attempt += 1;

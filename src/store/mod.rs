@@ -7,15 +7,20 @@
 //! [`Backend`] is sealed and its methods are no API: they change without notice.
 
 mod letters;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod literal;
 mod migrate;
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "postgres")]
+mod prepared;
 mod queries;
 mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod statistics;
 mod types;
 
 use std::future::Future;
@@ -28,10 +33,13 @@ use sqlx_core::transaction::TransactionManager;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use crate::broken::{self, Variant};
 use crate::clock::Timestamp;
 use crate::error::BuildError;
 use crate::kept::Kept;
+pub use migrate::SchemaVersion;
 pub(crate) use sql::Sql;
+pub(crate) use statistics::*;
 pub(crate) use types::*;
 pub use types::{Range, RangeKind, Reason, State};
 
@@ -78,6 +86,9 @@ pub trait Backend: Database + sealed::Sealed {
     /// What keeps one transaction inside its budget.
     #[doc(hidden)]
     type Deadline: Send + Sync + 'static;
+    /// What is known about a connection's session, as long as the connection stays with the inbox.
+    #[doc(hidden)]
+    type Session: Default + Send + Sync + 'static;
 
     #[doc(hidden)]
     fn sql(prefix: &str) -> Sql;
@@ -98,6 +109,12 @@ pub trait Backend: Database + sealed::Sealed {
         settings: &Self::Settings,
         prefix: &str,
     ) -> impl Future<Output = std::result::Result<(), sqlx::migrate::MigrateError>> + Send;
+    /// The versions of the tables, this crate's and those that are there besides, whether they are there.
+    #[doc(hidden)]
+    fn versions(
+        pool: &Pool<Self>,
+        prefix: &str,
+    ) -> impl Future<Output = std::result::Result<Vec<SchemaVersion>, sqlx::migrate::MigrateError>> + Send;
     /// From the pool's options alone; only with [`Self::CHEAP_INCARNATION`].
     #[doc(hidden)]
     fn cheap_incarnation(pool: &Pool<Self>) -> Option<Self::Incarnation>;
@@ -115,15 +132,34 @@ pub trait Backend: Database + sealed::Sealed {
     #[doc(hidden)]
     fn begin(
         conn: &mut Self::Connection,
+        session: &mut Self::Session,
         settings: &Self::Settings,
         deadline: Instant,
     ) -> impl Future<Output = Result<Self::Deadline>> + Send;
+    /// [`Backend::begin`] with the insert of a new event in the same message, where that can be. Nothing: the event is to
+    /// be inserted yet.
+    #[doc(hidden)]
+    fn begin_with_first(
+        conn: &mut Self::Connection,
+        session: &mut Self::Session,
+        settings: &Self::Settings,
+        deadline: Instant,
+        sql: &Sql,
+        first: &First<'_>,
+    ) -> impl Future<Output = Result<(Self::Deadline, Option<Inserted>)>> + Send;
     /// RELEASE of our savepoint: fails after any abnormal end (§4.4). The COMMIT after it is not timed any more.
     #[doc(hidden)]
     fn release(
         conn: &mut Self::Connection,
         settings: &Self::Settings,
     ) -> impl Future<Output = Result<()>> + Send;
+    /// RELEASE of our savepoint, then COMMIT, then what [`Backend::restore`] does, as one message. What fails in it is the
+    /// last of it that was done.
+    #[doc(hidden)]
+    fn finish(settings: &Self::Settings) -> SqlStr;
+    /// Whether this error is the RELEASE's own: the savepoint, or its transaction, was not there any more.
+    #[doc(hidden)]
+    fn is_lost(error: &sqlx::Error) -> bool;
     /// After a clean end: makes the session what it was, for whoever gets the connection next.
     #[doc(hidden)]
     fn restore(
@@ -133,15 +169,32 @@ pub trait Backend: Database + sealed::Sealed {
     /// What the maintenance connection says to end a transaction whose connection was closed hard.
     #[doc(hidden)]
     fn kill(deadline: &Self::Deadline) -> Option<SqlStr>;
+    /// What [`Backend::kill`] needs, of a session whose BEGIN was not answered. Nothing where there is nothing to kill.
+    #[doc(hidden)]
+    fn deadline_of(_session: &Self::Session) -> Option<Self::Deadline> {
+        None
+    }
     /// From now on nothing is interrupted.
     #[doc(hidden)]
     fn disarm(deadline: &Self::Deadline);
+    /// From now on what runs past this is interrupted.
+    #[doc(hidden)]
+    fn arm(_deadline: &Self::Deadline, _at: Instant) {}
     /// ROLLBACK TO our savepoint.
     #[doc(hidden)]
     fn rollback_to(conn: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send;
     #[doc(hidden)]
-    fn commit(conn: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send {
-        Self::TransactionManager::commit(conn)
+    fn commit(
+        conn: &mut Self::Connection,
+        finish: Option<SqlStr>,
+    ) -> impl Future<Output = Result<()>> + Send {
+        async move {
+            match finish {
+                // The driver takes no note of it: it goes on counting one transaction, which `begin_with` knows.
+                Some(finish) => Self::run(conn, finish).await,
+                None => Self::TransactionManager::commit(conn).await,
+            }
+        }
     }
     #[doc(hidden)]
     fn rollback(conn: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send {
@@ -176,6 +229,31 @@ pub trait Backend: Database + sealed::Sealed {
         event: &NewEvent<'_>,
         state: State,
     ) -> impl Future<Output = Result<bool>> + Send;
+    /// [`Backend::insert_event`] and, where one statement can do both, the step of its cursor.
+    #[doc(hidden)]
+    fn insert_first(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        first: &First<'_>,
+    ) -> impl Future<Output = Result<Inserted>> + Send {
+        async move {
+            let inserted = Self::insert_event(conn, sql, &first.event, first.state).await?;
+            Ok(Inserted::event(inserted))
+        }
+    }
+    /// [`Backend::insert_event`], as applied, behind another event in its transaction: fails if that one's handler has not
+    /// left the transaction as it was, and from here on our savepoint takes back this one alone. One writer only.
+    #[doc(hidden)]
+    fn insert_behind(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        event: &NewEvent<'_>,
+    ) -> impl Future<Output = Result<bool>> + Send {
+        async move {
+            Self::run(conn, SqlStr::from_static(RENEW)).await?;
+            Self::insert_event(conn, sql, event, State::Applied).await
+        }
+    }
     /// Compare-and-swap of an event's state.
     #[doc(hidden)]
     fn swap_state(
@@ -300,6 +378,47 @@ pub trait Backend: Database + sealed::Sealed {
         key: Key<'_>,
         lease: Lease,
         not_before: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// What is due of a stream from its cursor on: so many at most, and so many bytes behind the first one.
+    #[doc(hidden)]
+    fn due_batch(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        stream: Stream<'_>,
+        limit: i64,
+        bytes: i64,
+    ) -> impl Future<Output = Result<Due>> + Send;
+    /// Leases several events at once, and counts no attempt. How many were free.
+    #[doc(hidden)]
+    fn claim_batch(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        batch: &Stretch<'_>,
+        owner: &str,
+        until: Timestamp,
+    ) -> impl Future<Output = Result<u64>> + Send;
+    /// As if they had never been claimed.
+    #[doc(hidden)]
+    fn hand_back_batch(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        batch: &Stretch<'_>,
+    ) -> impl Future<Output = Result<u64>> + Send;
+    /// Locks the rows of a batch's events before its cursor is locked, without waiting for anybody.
+    #[doc(hidden)]
+    fn lock_batch(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        event_ids: &[&str],
+    ) -> impl Future<Output = Result<Locked>> + Send;
+    /// Applies the next event of a batch before its handler runs: its row, its cursor and its lease. False or an error if
+    /// it is not to be, or if the transaction is not the one that it was: nothing is written outside of that.
+    #[doc(hidden)]
+    fn mark_member(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        member: &Member<'_>,
     ) -> impl Future<Output = Result<bool>> + Send;
     /// Everything that a worker holds: it ends.
     #[doc(hidden)]
@@ -727,12 +846,42 @@ pub trait Backend: Database + sealed::Sealed {
         place: &Place<'_>,
         limit: i64,
     ) -> impl Future<Output = Result<Vec<(String, i64, Option<Reason>)>>> + Send;
+    /// Streams in which something waits, after `after` in (source, correlation id) order.
+    #[doc(hidden)]
+    fn waiting_streams(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: Option<&str>,
+        after: Stream<'_>,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<StreamRow>>> + Send;
+    /// Stored events of one generation of a stream, from a sequence on.
+    #[doc(hidden)]
+    fn stream_events(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        from: &Place<'_>,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<StreamEventRow>>> + Send;
+    /// Lines of the audit table before `before`, newest first. An event is one of a source.
+    #[doc(hidden)]
+    fn audit_lines(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: Option<&str>,
+        event_id: Option<&str>,
+        before: i64,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<AuditRow>>> + Send;
     /// One plain statement.
     #[doc(hidden)]
     fn run(
         conn: &mut Self::Connection,
         statement: SqlStr,
     ) -> impl Future<Output = Result<()>> + Send;
+    /// An error if the tables are not those of this version: for health checks.
+    #[doc(hidden)]
+    fn schema(conn: &mut Self::Connection, sql: &Sql) -> impl Future<Output = Result<()>> + Send;
     /// The cheapest statement that needs the database: for health checks.
     #[doc(hidden)]
     fn ping(conn: &mut Self::Connection, sql: &Sql) -> impl Future<Output = Result<()>> + Send;
@@ -833,6 +982,26 @@ pub trait Backend: Database + sealed::Sealed {
         since: Timestamp,
         incarnation: &str,
     ) -> impl Future<Output = Result<bool>> + Send;
+    /// How far each list of each source has been dealt with.
+    #[doc(hidden)]
+    fn reconciliations(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+    ) -> impl Future<Output = Result<Vec<ListRow>>> + Send;
+    /// Workers, with the time of their last beat by their own clocks.
+    #[doc(hidden)]
+    fn workers(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+    ) -> impl Future<Output = Result<Vec<(String, Timestamp)>>> + Send;
+    /// How many events [`Backend::purge`] would find.
+    #[doc(hidden)]
+    fn count_stale(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        before: Timestamp,
+    ) -> impl Future<Output = Result<u64>> + Send;
     /// (found at, since).
     #[doc(hidden)]
     fn incidents(
@@ -880,6 +1049,111 @@ pub trait Backend: Database + sealed::Sealed {
         after: Stream<'_>,
         limit: i64,
     ) -> impl Future<Output = Result<Vec<Gap>>> + Send;
+    /// False if this process has added this batch of counts already.
+    #[doc(hidden)]
+    fn claim_flush(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        owner: &str,
+        batch: i64,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// Adds to a row of the statistics, in a transaction.
+    #[doc(hidden)]
+    fn add_stats(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: StatKey<'_>,
+        more: &StatCounts,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// The statistics of these hours, both included: by source and type, and by source and hour.
+    #[doc(hidden)]
+    fn stats(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> impl Future<Output = Result<(Vec<StatOfType>, Vec<StatOfSlot>)>> + Send;
+    /// Sources with statistics of hours before this one.
+    #[doc(hidden)]
+    fn stale_stats(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        before: Timestamp,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<String>>> + Send;
+    #[doc(hidden)]
+    fn purge_stats(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        before: Timestamp,
+    ) -> impl Future<Output = Result<u64>> + Send;
+    /// Removes what is left of processes that have ended, and of secrets that are not used any more.
+    #[doc(hidden)]
+    fn purge_notes(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        flushes: Timestamp,
+        secrets: Timestamp,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// A delivery was verified by the secret of this label. An earlier time than the one that is known changes nothing.
+    #[doc(hidden)]
+    fn use_secret(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        label: &str,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<()>> + Send;
+    #[doc(hidden)]
+    fn secret_uses(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+    ) -> impl Future<Output = Result<Vec<SecretUsed>>> + Send;
+    /// By what is stored, of which there is a bound.
+    #[doc(hidden)]
+    fn stored_now(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<StoredNow>> + Send;
+    /// When a source's lists were last gone through to their end.
+    #[doc(hidden)]
+    fn reconciled(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+    ) -> impl Future<Output = Result<Vec<(String, Timestamp)>>> + Send;
+    /// False while another process counts rows. With `until` in the past, this one has done.
+    #[doc(hidden)]
+    fn take_row_count(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        owner: &str,
+        now: Timestamp,
+        until: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
+    /// How many rows of events there are after this one, up to `limit`, and which is the last of them.
+    #[doc(hidden)]
+    fn count_rows(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        after: Key<'_>,
+        limit: i64,
+    ) -> impl Future<Output = Result<(i64, Option<String>)>> + Send;
+    #[doc(hidden)]
+    fn save_row_count(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+        rows: i64,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<()>> + Send;
+    #[doc(hidden)]
+    fn row_counts(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+    ) -> impl Future<Output = Result<Vec<RowCount>>> + Send;
 }
 
 /// What an error means that the server did not report. A value that cannot be read says nothing about its connection: one
@@ -893,8 +1167,20 @@ fn fault_of_ours(error: &sqlx::Error) -> Fault {
 }
 
 /// BEGIN by a statement of ours, counted by the driver, so that a handler's own `begin` is a savepoint.
-async fn begin_with<DB: Database>(conn: &mut DB::Connection, statement: SqlStr) -> Result<()> {
+async fn begin_with<DB: Backend>(conn: &mut DB::Connection, statement: SqlStr) -> Result<()> {
+    // The last one on this connection ended with [`Backend::finish`]: it is counted still.
+    if DB::depth(conn) > 0 {
+        return DB::run(conn, statement).await;
+    }
     DB::TransactionManager::begin(conn, Some(statement)).await
+}
+
+/// Fails if the transaction is not what it was; our savepoint takes back what comes behind it alone.
+pub(crate) const RENEW: &str = "RELEASE SAVEPOINT tower_inbox; SAVEPOINT tower_inbox";
+
+/// The cursor after this place.
+fn next_of(place: &Place<'_>) -> i64 {
+    place.sequence + i64::from(!broken::is(Variant::CursorLeftBehind))
 }
 
 /// Takes a connection out of the pool for good and closes it without a word to the server, in the background.

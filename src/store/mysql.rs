@@ -11,12 +11,14 @@ use sqlx::mysql::{MySqlConnection, MySqlDatabaseError};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, MySql, Pool, Row, SqlSafeStr};
 use tokio::time::Instant;
 
-use super::letters::{letter_row, statements_for_operators};
+use super::letters::{letter_row, span, statements_for_operators};
+use super::literal::{Filled, Style, push_hex};
 use super::migrate::{self, Version};
-use super::queries::{inserted, page_key, pending_row, required, statements_of_backend, text};
-use super::sql::{DeleteBatch, Dialect, UpdateClaimed};
+use super::queries::{
+    counted, inserted, new_event, page_key, pending_row, required, statements_of_backend, text,
+};
+use super::sql::{After, DeleteBatch, Dialect, UpdateClaimed};
 use super::*;
-use crate::broken::{self, Variant};
 use crate::error::BuildError;
 
 /// How long after the deadline the server ends a transaction that nobody uses any more, in seconds, its unit.
@@ -46,6 +48,11 @@ const VERSIONS: &[Version] = &[
         name: "keeping",
         sql: include_str!("../../migrations/mysql/0003_keeping.sql"),
     },
+    Version {
+        number: 4,
+        name: "stats",
+        sql: include_str!("../../migrations/mysql/0004_stats.sql"),
+    },
 ];
 
 /// What the start-up check found.
@@ -59,6 +66,57 @@ pub struct MySqlSettings {
 #[doc(hidden)]
 pub struct MySqlDeadline(u64);
 
+macro_rules! restore_mariadb {
+    () => {
+        "SET autocommit = @tower_inbox_4, innodb_lock_wait_timeout = @tower_inbox_1, max_statement_time = @tower_inbox_2, \
+         idle_transaction_timeout = @tower_inbox_3"
+    };
+}
+
+macro_rules! restore_mysql {
+    () => {
+        "SET autocommit = @tower_inbox_4, innodb_lock_wait_timeout = @tower_inbox_1, wait_timeout = @tower_inbox_2"
+    };
+}
+
+/// Identifiers are columns of bytes, and written as such.
+const BYTES: Style = Style {
+    text: |to, text| push_bytes(to, text.as_bytes()),
+    bytes: push_bytes,
+};
+
+fn push_bytes(to: &mut String, bytes: &[u8]) {
+    to.push_str("x'");
+    push_hex(to, bytes);
+    to.push('\'');
+}
+
+/// START TRANSACTION with its limits and our savepoint, sent as one message.
+fn begin(settings: &MySqlSettings, deadline: Instant) -> String {
+    let left = deadline.saturating_duration_since(Instant::now());
+    // Whole seconds, rounded up; 0 would mean no wait or no limit.
+    let lock_wait = left.as_secs() + 1;
+    let idle = (left + IDLE_MARGIN).as_secs() + 1;
+    // Without autocommit a transaction that the server rolled back under the handler (1213) is followed by a new
+    // one, in which RELEASE fails, and not by statements that each commit on their own.
+    let limits = if settings.mariadb {
+        format!(
+            "SET @tower_inbox_1 = @@innodb_lock_wait_timeout, @tower_inbox_2 = @@max_statement_time, \
+             @tower_inbox_3 = @@idle_transaction_timeout, @tower_inbox_4 = @@autocommit, innodb_lock_wait_timeout = {lock_wait}, \
+             max_statement_time = {:.3}, idle_transaction_timeout = {idle}, autocommit = 0",
+            (left + STATEMENT_MARGIN).as_secs_f64()
+        )
+    } else {
+        // MySQL has no limit on idle transactions, but one on idle connections.
+        format!(
+            "SET @tower_inbox_1 = @@innodb_lock_wait_timeout, @tower_inbox_2 = @@wait_timeout, \
+             @tower_inbox_4 = @@autocommit, innodb_lock_wait_timeout = {lock_wait}, wait_timeout = {idle}, autocommit = 0"
+        )
+    };
+    format!("{limits}; START TRANSACTION; SAVEPOINT tower_inbox")
+}
+
+new_event!(MySql);
 pending_row!(sqlx::mysql::MySqlRow);
 letter_row!(sqlx::mysql::MySqlRow);
 
@@ -72,6 +130,8 @@ impl Backend for MySql {
     type Incarnation = String;
     type Settings = MySqlSettings;
     type Deadline = MySqlDeadline;
+    /// The connection's id on the server.
+    type Session = Option<u64>;
 
     fn sql(prefix: &str) -> Sql {
         let dialect = Dialect {
@@ -79,6 +139,8 @@ impl Backend for MySql {
             on_conflict: "",
             or_leave: " ON DUPLICATE KEY UPDATE {key} = {key}",
             bigint: "SIGNED",
+            // It reads the whole index for a comparison of rows.
+            after: After("({t}source > ? OR ({t}source = ? AND {t}{key} > ?))"),
             now: "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
             for_update: " FOR UPDATE",
             // `DELETE … IN (subquery)` walks through every row of the source here and locks each: it would wait for
@@ -153,6 +215,13 @@ impl Backend for MySql {
         done
     }
 
+    async fn versions(
+        pool: &Pool<Self>,
+        prefix: &str,
+    ) -> std::result::Result<Vec<SchemaVersion>, sqlx::migrate::MigrateError> {
+        migrate::versions(pool, prefix, VERSIONS).await
+    }
+
     fn cheap_incarnation(_: &Pool<Self>) -> Option<Self::Incarnation> {
         None
     }
@@ -189,36 +258,52 @@ impl Backend for MySql {
 
     async fn begin(
         conn: &mut MySqlConnection,
+        session: &mut Option<u64>,
         settings: &MySqlSettings,
         deadline: Instant,
     ) -> Result<MySqlDeadline> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        // Whole seconds, rounded up; 0 would mean no wait or no limit.
-        let lock_wait = left.as_secs() + 1;
-        let idle = (left + IDLE_MARGIN).as_secs() + 1;
-        // Without autocommit a transaction that the server rolled back under the handler (1213) is followed by a new
-        // one, in which RELEASE fails, and not by statements that each commit on their own.
-        let limits = if settings.mariadb {
-            format!(
-                "SET @tower_inbox_1 = @@innodb_lock_wait_timeout, @tower_inbox_2 = @@max_statement_time, \
-                 @tower_inbox_3 = @@idle_transaction_timeout, @tower_inbox_4 = @@autocommit, innodb_lock_wait_timeout = {lock_wait}, \
-                 max_statement_time = {:.3}, idle_transaction_timeout = {idle}, autocommit = 0",
-                (left + STATEMENT_MARGIN).as_secs_f64()
-            )
-        } else {
-            // MySQL has no limit on idle transactions, but one on idle connections.
-            format!(
-                "SET @tower_inbox_1 = @@innodb_lock_wait_timeout, @tower_inbox_2 = @@wait_timeout, \
-                 @tower_inbox_4 = @@autocommit, innodb_lock_wait_timeout = {lock_wait}, wait_timeout = {idle}, autocommit = 0"
-            )
+        let id = match *session {
+            Some(id) => id,
+            None => {
+                let row = sqlx::raw_sql("SELECT CONNECTION_ID()").fetch_one(&mut *conn);
+                *session.insert(row.await?.try_get_unchecked(0)?)
+            }
         };
-        let id: u64 = sqlx::raw_sql("SELECT CONNECTION_ID()")
-            .fetch_one(&mut *conn)
-            .await?
-            .try_get_unchecked(0)?;
-        let begin = format!("{limits}; START TRANSACTION; SAVEPOINT tower_inbox");
-        begin_with::<Self>(conn, AssertSqlSafe(begin).into_sql_str()).await?;
+        let begin = AssertSqlSafe(begin(settings, deadline)).into_sql_str();
+        begin_with::<Self>(conn, begin).await?;
         Ok(MySqlDeadline(id))
+    }
+
+    async fn begin_with_first(
+        conn: &mut MySqlConnection,
+        session: &mut Option<u64>,
+        settings: &MySqlSettings,
+        deadline: Instant,
+        sql: &Sql,
+        first: &First<'_>,
+    ) -> Result<(MySqlDeadline, Option<Inserted>)> {
+        crate::fail::point!(sql, "store.begin_with_first");
+        // The driver throws away what its own BEGIN returns.
+        let known = session.filter(|_| Self::depth(conn) > 0);
+        let Some(id) = known else {
+            let watch = Self::begin(conn, session, settings, deadline).await?;
+            return Ok((watch, None));
+        };
+        let mut insert = Filled::new(sql.insert_event.as_str(), BYTES);
+        insert.event(first);
+        let mut message = format!("{}; {}", begin(settings, deadline), insert.finish());
+        // A missing cursor is not looked for: its gap would be locked.
+        if let Some(turn) = first.turn.as_ref().filter(|turn| !turn.opens) {
+            let mut step = Filled::new(sql.advance_cursor.as_str(), BYTES);
+            step.turn(&turn.place, first.event.at);
+            message.push_str("; ");
+            message.push_str(&step.finish());
+        }
+        let message = sqlx::raw_sql(AssertSqlSafe(message).into_sql_str());
+        let done = message.execute(conn).await.map(|done| done.rows_affected());
+        // What comes behind an INSERT that fails is not run.
+        let rows = counted(done)?;
+        Ok((MySqlDeadline(id), Some(Inserted::rows(rows))))
     }
 
     async fn release(conn: &mut MySqlConnection, settings: &MySqlSettings) -> Result<()> {
@@ -231,12 +316,30 @@ impl Backend for MySql {
         Self::run(conn, SqlStr::from_static(release)).await
     }
 
+    fn finish(settings: &MySqlSettings) -> SqlStr {
+        SqlStr::from_static(if settings.mariadb {
+            concat!(
+                "RELEASE SAVEPOINT tower_inbox; SET max_statement_time = 0; COMMIT; ",
+                restore_mariadb!()
+            )
+        } else {
+            concat!("RELEASE SAVEPOINT tower_inbox; COMMIT; ", restore_mysql!())
+        })
+    }
+
+    fn is_lost(error: &sqlx::Error) -> bool {
+        // No such savepoint: there is none without a transaction.
+        let error = error.as_database_error();
+        error
+            .and_then(|error| error.try_downcast_ref::<MySqlDatabaseError>())
+            .is_some_and(|error| error.number() == 1305)
+    }
+
     async fn restore(conn: &mut MySqlConnection, settings: &MySqlSettings) -> Result<()> {
         let restore = if settings.mariadb {
-            "SET autocommit = @tower_inbox_4, innodb_lock_wait_timeout = @tower_inbox_1, max_statement_time = @tower_inbox_2, \
-             idle_transaction_timeout = @tower_inbox_3"
+            restore_mariadb!()
         } else {
-            "SET autocommit = @tower_inbox_4, innodb_lock_wait_timeout = @tower_inbox_1, wait_timeout = @tower_inbox_2"
+            restore_mysql!()
         };
         Self::run(conn, SqlStr::from_static(restore)).await
     }
@@ -245,10 +348,22 @@ impl Backend for MySql {
         Some(AssertSqlSafe(format!("KILL CONNECTION {}", deadline.0)).into_sql_str())
     }
 
+    fn deadline_of(session: &Option<u64>) -> Option<MySqlDeadline> {
+        session.map(MySqlDeadline)
+    }
+
     fn disarm(_: &MySqlDeadline) {}
 
     statements_of_backend!();
+    super::queries::batch::members_on_mysql!();
     statements_for_operators!();
+}
+
+/// A text as a literal of bytes.
+fn hex(text: &str) -> String {
+    let mut literal = String::with_capacity(text.len() * 2 + 3);
+    push_bytes(&mut literal, text.as_bytes());
+    literal
 }
 
 /// Server variables that exist, by name. `names`: a list of literals of ours.

@@ -1,20 +1,25 @@
 //! PostgreSQL, 14 or newer.
 //!
-//! Settings are SET LOCAL and no session state is used, so that PgBouncer in transaction mode works; behind it the
-//! pool needs `statement_cache_capacity(0)`, which makes these statements unnamed, and the handler's own too.
+//! Settings are SET LOCAL, and the only session state is prepared statements, the driver's and ours, so that PgBouncer in
+//! transaction mode works without them: behind it the pool needs `statement_cache_capacity(0)`, which makes the inbox's
+//! statements unnamed, and the handler's own too.
 
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnection, PgListener, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Pool, Postgres, Row, SqlSafeStr};
 use tokio::time::Instant;
 
-use super::letters::{letter_row, statements_for_operators};
+use super::letters::{letter_row, span, statements_for_operators};
 use super::migrate::{self, Version};
-use super::queries::{inserted, page_key, pending_row, required, statements_of_backend, text};
-use super::sql::{DeleteBatch, Dialect, UpdateClaimed};
+use super::prepared::{self, Prepared};
+use super::queries::{
+    inserted, new_event, page_key, pending_row, required, statements_of_backend, text,
+};
+use super::sql::{After, DeleteBatch, Dialect, UpdateClaimed};
 use super::*;
-use crate::broken::{self, Variant};
 use crate::error::BuildError;
 
 /// `client_connection_check_interval` came with it.
@@ -46,10 +51,16 @@ const VERSIONS: &[Version] = &[
         name: "keeping",
         sql: include_str!("../../migrations/postgres/0003_keeping.sql"),
     },
+    Version {
+        number: 4,
+        name: "stats",
+        sql: include_str!("../../migrations/postgres/0004_stats.sql"),
+    },
 ];
 
 const SWEEP: &str = "DEALLOCATE ALL";
-const MIGRATION_ATTEMPTS: u32 = 5;
+/// Another process can be quicker with each version, and with the table of versions, once.
+const MIGRATION_ATTEMPTS: usize = VERSIONS.len() + 4;
 
 /// Behind a pooler that has one server connection, the second one of the check never comes.
 const CHECK_PATIENCE: Duration = Duration::from_secs(3);
@@ -63,8 +74,90 @@ pub struct PostgresSettings {
     unnamed: bool,
     /// Not every platform's server can look for a client that is gone.
     checks_client: bool,
+    prepared: OnceLock<Prepared>,
+    /// What SQL prepares does not stay with the connection.
+    forgets_prepared: AtomicBool,
 }
 
+impl PostgresSettings {
+    /// The statements that SQL prepares, where they are there.
+    async fn prepared(
+        &self,
+        conn: &mut PgConnection,
+        session: &mut PgSession,
+        sql: &Sql,
+    ) -> Result<Option<&Prepared>> {
+        crate::fail::point!(sql, "store.prepared");
+        if !sql.named || self.forgets_prepared.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let prepared = self.prepared.get_or_init(|| Prepared::new(sql));
+        if !session.prepared {
+            match sqlx::raw_sql(prepared.statement()).execute(conn).await {
+                Err(error) if Postgres::fault(&error) == Fault::Gone => return Err(error),
+                Err(error) => {
+                    self.forget_prepared(&error);
+                    return Ok(None);
+                }
+                Ok(_) => session.prepared = true,
+            }
+        }
+        Ok(Some(prepared))
+    }
+
+    fn forget_prepared(&self, error: &sqlx::Error) {
+        tracing::debug!(%error, "what SQL prepares is not kept: from now on an event takes a round trip more");
+        self.forgets_prepared.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What is known about a session while its connection stays with the inbox.
+#[derive(Default)]
+#[doc(hidden)]
+pub struct PgSession {
+    /// It has the statements of [`Prepared`].
+    prepared: bool,
+}
+
+macro_rules! release {
+    () => {
+        "RELEASE SAVEPOINT tower_inbox; SET LOCAL statement_timeout = 0"
+    };
+}
+
+/// BEGIN with its limits and our savepoint, sent as one message: one round trip.
+fn begin(settings: &PostgresSettings, deadline: Instant) -> String {
+    let left = deadline.saturating_duration_since(Instant::now());
+    // Rounded up: each number makes another text, and the server's statistics keep some thousands of texts. 0 would
+    // mean no limit at all.
+    let statement = left.as_millis().div_ceil(STEP).max(1) * STEP;
+    let idle = statement + IDLE_MARGIN.as_millis();
+    let check = if settings.checks_client {
+        format!(
+            "SET LOCAL client_connection_check_interval = {}; ",
+            CHECK_EVERY.as_millis()
+        )
+    } else {
+        String::new()
+    };
+    let commit = if settings.raise_commit {
+        "SET LOCAL synchronous_commit = on; "
+    } else {
+        ""
+    };
+    format!(
+        "BEGIN; SET LOCAL statement_timeout = {statement}; \
+         SET LOCAL idle_in_transaction_session_timeout = {idle}; {check}{commit}SAVEPOINT tower_inbox"
+    )
+}
+
+/// Events and cursors, counted together.
+fn written(row: &sqlx::postgres::PgRow) -> Result<u64> {
+    let (events, turns): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+    Ok((events + turns).unsigned_abs())
+}
+
+new_event!(Postgres);
 pending_row!(sqlx::postgres::PgRow);
 letter_row!(sqlx::postgres::PgRow);
 
@@ -79,6 +172,7 @@ impl Backend for Postgres {
     type Incarnation = (String, i64);
     type Settings = PostgresSettings;
     type Deadline = ();
+    type Session = PgSession;
 
     fn sql(prefix: &str) -> Sql {
         let dialect = Dialect {
@@ -87,6 +181,7 @@ impl Backend for Postgres {
             on_conflict: " ON CONFLICT DO NOTHING",
             or_leave: " ON CONFLICT DO NOTHING",
             bigint: "BIGINT",
+            after: After::PLAIN,
             now: "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::BIGINT",
             for_update: " FOR UPDATE",
             delete_batch: DeleteBatch::PLAIN,
@@ -137,6 +232,8 @@ impl Backend for Postgres {
         }
         Ok(PostgresSettings {
             unnamed,
+            prepared: OnceLock::new(),
+            forgets_prepared: AtomicBool::new(false),
             raise_commit: synchronous_commit == "off",
             checks_client,
         })
@@ -179,6 +276,21 @@ impl Backend for Postgres {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    async fn versions(
+        pool: &Pool<Self>,
+        prefix: &str,
+    ) -> std::result::Result<Vec<SchemaVersion>, sqlx::migrate::MigrateError> {
+        // The driver's own list names its statement in any case, and leaves it behind on one of PgBouncer's connections.
+        let list = AssertSqlSafe(format!("SELECT version FROM {prefix}migrations"));
+        let mut conn = pool.acquire().await?;
+        let applied = match sqlx::raw_sql(list).fetch_all(&mut *conn).await {
+            Ok(rows) => rows.iter().map(|row| row.try_get(0)).collect(),
+            Err(error) if migrate::is_no_table(&error) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        };
+        Ok(migrate::described(&applied?, VERSIONS))
     }
 
     fn cheap_incarnation(_: &Pool<Self>) -> Option<Self::Incarnation> {
@@ -225,39 +337,98 @@ impl Backend for Postgres {
 
     async fn begin(
         conn: &mut PgConnection,
+        _: &mut PgSession,
         settings: &PostgresSettings,
         deadline: Instant,
     ) -> Result<()> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        // Rounded up: each number makes another text, and the server's statistics keep some thousands of texts. 0 would
-        // mean no limit at all.
-        let statement = left.as_millis().div_ceil(STEP).max(1) * STEP;
-        let idle = statement + IDLE_MARGIN.as_millis();
-        let check = if settings.checks_client {
-            format!(
-                "SET LOCAL client_connection_check_interval = {}; ",
-                CHECK_EVERY.as_millis()
-            )
-        } else {
-            String::new()
-        };
-        let commit = if settings.raise_commit {
-            "SET LOCAL synchronous_commit = on; "
-        } else {
-            ""
-        };
-        // Sent as one message: one round trip.
-        let begin = format!(
-            "BEGIN; SET LOCAL statement_timeout = {statement}; \
-             SET LOCAL idle_in_transaction_session_timeout = {idle}; {check}{commit}SAVEPOINT tower_inbox"
-        );
-        begin_with::<Self>(conn, AssertSqlSafe(begin).into_sql_str()).await
+        let begin = AssertSqlSafe(begin(settings, deadline)).into_sql_str();
+        begin_with::<Self>(conn, begin).await
     }
 
     async fn release(conn: &mut PgConnection, _: &PostgresSettings) -> Result<()> {
         // A COMMIT that is cancelled while it waits for a synchronous standby reports success: so it is not timed.
-        let release = "RELEASE SAVEPOINT tower_inbox; SET LOCAL statement_timeout = 0";
-        Self::run(conn, SqlStr::from_static(release)).await
+        Self::run(conn, SqlStr::from_static(release!())).await
+    }
+
+    fn finish(_: &PostgresSettings) -> SqlStr {
+        // As in `release`; an error ends the message.
+        SqlStr::from_static(concat!(release!(), "; COMMIT"))
+    }
+
+    fn is_lost(error: &sqlx::Error) -> bool {
+        // No such savepoint, no transaction, an aborted one.
+        let code = error.as_database_error().and_then(|error| error.code());
+        matches!(code.as_deref(), Some("3B001" | "25P01" | "25P02"))
+    }
+
+    async fn begin_with_first(
+        conn: &mut PgConnection,
+        session: &mut PgSession,
+        settings: &PostgresSettings,
+        deadline: Instant,
+        sql: &Sql,
+        first: &First<'_>,
+    ) -> Result<((), Option<Inserted>)> {
+        crate::fail::point!(sql, "store.begin_with_first");
+        // The first transaction of one that has just come from the pool may be its only one.
+        let prepared = match Self::depth(conn) {
+            0 => None,
+            _ => settings.prepared(conn, session, sql).await?,
+        };
+        let Some(execute) = prepared.and_then(|prepared| prepared.execute(first)) else {
+            Self::begin(conn, session, settings, deadline).await?;
+            return Ok(((), None));
+        };
+        let message = format!("{}; {execute}", begin(settings, deadline));
+        let message = sqlx::raw_sql(AssertSqlSafe(message).into_sql_str());
+        // Where its turn is looked at too it is a SELECT.
+        let rows = if first.turn.is_some() {
+            let row = message.fetch_one(&mut *conn).await;
+            row.and_then(|row| written(&row))
+        } else {
+            let done = message.execute(&mut *conn).await;
+            done.map(|done| done.rows_affected())
+        };
+        match rows {
+            Err(error) if prepared::is_missing(&error) => {
+                settings.forget_prepared(&error);
+                Self::rollback(conn).await?;
+                Self::begin(conn, session, settings, deadline).await?;
+                Ok(((), None))
+            }
+            rows => Ok(((), Some(Inserted::rows(rows?)))),
+        }
+    }
+
+    async fn insert_first(
+        conn: &mut PgConnection,
+        sql: &Sql,
+        first: &First<'_>,
+    ) -> Result<Inserted> {
+        crate::fail::point!(sql, "store.insert_first");
+        let (event, at) = (&first.event, first.event.at.as_micros());
+        let Some(Turn { place, opens }) = &first.turn else {
+            let inserted = Self::insert_event(conn, sql, event, first.state).await?;
+            return Ok(Inserted::event(inserted));
+        };
+        let statement = if *opens {
+            new_event(sql.insert_first.clone(), event, first.state)
+                .bind(place.stream.source)
+                .bind(place.stream.correlation_id)
+                .bind(next_of(place))
+                .bind(at)
+        } else {
+            new_event(sql.insert_next.clone(), event, first.state)
+                .bind(next_of(place))
+                .bind(at)
+                .bind(place.stream.source)
+                .bind(place.stream.correlation_id)
+                .bind(place.generation)
+                .bind(place.sequence)
+                .bind(place.sequence + 1)
+        };
+        let row = statement.persistent(sql.named).fetch_one(conn).await?;
+        Ok(Inserted::rows(written(&row)?))
     }
 
     async fn restore(_: &mut PgConnection, _: &PostgresSettings) -> Result<()> {
@@ -316,6 +487,7 @@ impl Backend for Postgres {
     }
 
     statements_of_backend!();
+    super::queries::batch::members_on_postgres!();
     statements_for_operators!();
 }
 

@@ -5,6 +5,7 @@
 
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
+use super::BUCKETS;
 use crate::fail::FailPoints;
 
 /// Where databases differ, and only there.
@@ -21,10 +22,25 @@ pub(crate) struct Dialect {
     pub(crate) now: &'static str,
     /// Locks the rows of a SELECT. Empty where a transaction holds the whole database.
     pub(crate) for_update: &'static str,
+    /// What comes after a source (twice) and a key of it, so that an index is read from there on.
+    pub(crate) after: After,
     /// How a batch of rows that a subquery finds is deleted.
     pub(crate) delete_batch: DeleteBatch,
     /// How the one row that a subquery finds, called `claim`, is changed.
     pub(crate) update_claimed: UpdateClaimed,
+}
+
+/// `{t}` is the table's alias with its dot, or nothing; `{key}` is the column behind its source in the index.
+pub(crate) struct After(pub(crate) &'static str);
+
+impl After {
+    /// A comparison of rows, as SQL has it.
+    #[allow(dead_code, reason = "not by every set of features")]
+    pub(crate) const PLAIN: Self = Self("({t}source >= ? AND ({t}source, {t}{key}) > (?, ?))");
+
+    fn of(&self, table: &str, key: &str) -> String {
+        self.0.replace("{t}", table).replace("{key}", key)
+    }
 }
 
 /// What stands before the subquery, in it at its end, between it and the changes, and behind them. The table has a
@@ -103,6 +119,23 @@ macro_rules! purge {
     };
 }
 
+macro_rules! insert_event {
+    () => {
+        "INSERT INTO {p}event
+        (source, event_id, state, fingerprint, event_type, correlation_id, generation, sequence, slot, version,
+         received_at, decided_at)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?){on_conflict}"
+    };
+}
+
+macro_rules! advance_cursor {
+    () => {
+        "UPDATE {p}cursor SET next_sequence = ?, updated_at = ?
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND next_sequence = ?
+            AND (next_range IS NULL OR next_range > ?)"
+    };
+}
+
 statements! {
     // Outside any transaction: all that is known, in one statement.
     known = "SELECT CAST(e.state AS {bigint}), e.fingerprint, e.correlation_id, e.sequence,
@@ -136,19 +169,35 @@ statements! {
         WHERE source = ? AND event_id = ?{for_update}";
     pending_reason = "SELECT CAST(reason AS {bigint}) FROM {p}pending
         WHERE source = ? AND event_id = ?{for_update}";
-    insert_event = "INSERT INTO {p}event
-        (source, event_id, state, fingerprint, event_type, correlation_id, generation, sequence, slot, version,
-         received_at, decided_at)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?){on_conflict}";
+    insert_event = insert_event!();
+    // SQLite alone, in one change of threads. A row for each row that is written; `changes()` is what the INSERT before it
+    // has changed.
+    #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "SQLite alone"))]
+    begin_insert = concat!("BEGIN IMMEDIATE; SAVEPOINT tower_inbox; ", insert_event!(), " RETURNING 1");
+    #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "SQLite alone"))]
+    begin_insert_next = concat!("BEGIN IMMEDIATE; SAVEPOINT tower_inbox; ", insert_event!(), " RETURNING 1; ",
+        advance_cursor!(), " AND changes() > 0 RETURNING 1");
+    // SQLite alone: whether the transaction is still ours, and a savepoint for the event alone, in one change of threads.
+    #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "SQLite alone"))]
+    insert_behind = concat!("RELEASE SAVEPOINT tower_inbox; SAVEPOINT tower_inbox; ", insert_event!(), " RETURNING 1");
+    // PostgreSQL alone: a new event and its turn at once, how many of each. The cursor is not looked at before the event is
+    // in: `one` is asked first.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "PostgreSQL alone"))]
+    insert_first = concat!("WITH one AS (", insert_event!(), " RETURNING 1), turn AS (
+            INSERT INTO {p}cursor (source, correlation_id, next_sequence, updated_at)
+            SELECT ?, ?, ?, ? FROM one{on_conflict} RETURNING 1)
+        SELECT (SELECT COUNT(*) FROM one), (SELECT COUNT(*) FROM turn)");
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "PostgreSQL alone"))]
+    insert_next = concat!("WITH one AS (", insert_event!(), " RETURNING 1), turn AS (
+            ", advance_cursor!(), " AND EXISTS (SELECT 1 FROM one) RETURNING 1)
+        SELECT (SELECT COUNT(*) FROM one), (SELECT COUNT(*) FROM turn)");
     swap_state = "UPDATE {p}event SET state = ?, decided_at = ?
         WHERE source = ? AND event_id = ? AND state = ?";
     slot_holder = "SELECT event_id, CAST(state AS {bigint}) FROM {p}event
         WHERE source = ? AND correlation_id = ? AND generation = ? AND slot = ?{for_update}";
     yield_slot = "UPDATE {p}event SET slot = NULL, yielded_to = ?
         WHERE source = ? AND event_id = ? AND state = 3";
-    advance_cursor = "UPDATE {p}cursor SET next_sequence = ?, updated_at = ?
-        WHERE source = ? AND correlation_id = ? AND generation = ? AND next_sequence = ?
-            AND (next_range IS NULL OR next_range > ?)";
+    advance_cursor = advance_cursor!();
     open_cursor = "INSERT INTO {p}cursor (source, correlation_id, next_sequence, settles_at, updated_at)
         VALUES (?, ?, ?, ?, ?){on_conflict}";
     move_cursor = "UPDATE {p}cursor SET generation = ?, next_sequence = ?, next_range = ?, updated_at = ?
@@ -166,7 +215,7 @@ statements! {
     settle_cursor = "UPDATE {p}cursor SET next_sequence = ?, settles_at = ?, updated_at = ?
         WHERE source = ? AND correlation_id = ? AND next_sequence = -1";
     settled_streams = "SELECT source, correlation_id FROM {p}cursor
-        WHERE settles_at <= ? AND (source > ? OR (source = ? AND correlation_id > ?))
+        WHERE settles_at <= ? AND {after_stream}
         ORDER BY source, correlation_id LIMIT ?";
     // Locks the row that is there on every database: what only looked at it (MySQL's duplicate key does) would deadlock
     // with another one that does the same.
@@ -201,12 +250,76 @@ statements! {
     hand_back = "UPDATE {p}pending
         SET lease_token = 0, lease_owner = NULL, not_before = ?, attempts = attempts - 1, unfinished = unfinished - 1
         WHERE source = ? AND event_id = ? AND lease_token = ?";
+    // The lease of a batch has counted nothing. What depends on it stands before what changes it: MySQL assigns from left
+    // to right.
     hand_back_all = "UPDATE {p}pending
-        SET lease_token = 0, lease_owner = NULL, not_before = ?, attempts = attempts - 1, unfinished = unfinished - 1
+        SET attempts = attempts - CASE WHEN lease_token > 0 THEN 1 ELSE 0 END,
+            unfinished = unfinished - CASE WHEN lease_token > 0 THEN 1 ELSE 0 END,
+            lease_token = 0, lease_owner = NULL, not_before = ?
         WHERE lease_owner = ? AND lease_token <> 0";
+    // Several of one stream, in one transaction. From the cursor on, as long as no sequence is missing, and no more than so
+    // many bytes behind the first one.
+    due_batch = "SELECT p.event_id, e.event_type, e.fingerprint, p.correlation_id, p.sequence, CAST(p.reason AS {bigint}),
+            CAST(p.attempts AS {bigint}), p.not_before,
+            p.parked_at, p.method, p.uri, p.headers, p.body, e.version,
+            p.lease_token, p.lease_owner, p.lease_until, CAST(p.unfinished AS {bigint}),
+            CAST(r.generation AS {bigint}), r.next_range
+        FROM (SELECT p.source, p.event_id, p.sequence, c.next_sequence, c.generation, c.next_range,
+                ROW_NUMBER() OVER (ORDER BY p.sequence) AS nth, SUM(p.bytes) OVER (ORDER BY p.sequence) AS total
+            FROM {p}cursor c
+            JOIN {p}pending p ON p.source = c.source AND p.correlation_id = c.correlation_id
+                AND p.generation = c.generation AND p.sequence >= c.next_sequence
+                AND p.sequence < CASE WHEN c.next_sequence < ? THEN c.next_sequence + ? ELSE ? END
+            JOIN {p}event e ON e.source = p.source AND e.event_id = p.event_id
+            WHERE c.source = ? AND c.correlation_id = ? AND (p.reason IS NULL OR p.reason = 1)
+                AND e.slot IS NOT NULL) AS r
+        JOIN {p}pending p ON p.source = r.source AND p.event_id = r.event_id
+        JOIN {p}event e ON e.source = r.source AND e.event_id = r.event_id
+        WHERE r.sequence - r.next_sequence = r.nth - 1 AND (r.nth = 1 OR r.total <= ?)
+        ORDER BY r.sequence";
+    // Nothing is counted: only an attempt at one event alone says something about it.
+    claim_batch = "{claim_before} (
+            SELECT source, event_id FROM {p}pending
+            WHERE source = ? AND correlation_id = ? AND generation = ? AND sequence BETWEEN ? AND ?
+                AND lease_token = 0 AND reason IS NULL ORDER BY sequence LIMIT ?{claim_skip_locked}) {claim_between}
+        SET lease_token = ?, lease_owner = ?, lease_until = ?
+        {claim_behind}";
+    hand_back_batch = "UPDATE {p}pending SET lease_token = 0, lease_owner = NULL
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND sequence BETWEEN ? AND ? AND lease_token = ?";
+    // PostgreSQL. What somebody else has locked is stepped over, and missing in the count.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "one database's own"))]
+    lock_batch = "WITH locked AS (
+            SELECT event_id FROM {p}event
+            WHERE source = ? AND event_id = ANY(?) AND state = 2{claim_skip_locked})
+        SELECT COUNT(*), pg_current_xact_id()::text::bigint FROM locked";
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "one database's own"))]
+    mark_member_by_transaction = "WITH moved AS (
+            UPDATE {p}cursor SET next_sequence = ?, updated_at = ?
+            WHERE source = ? AND correlation_id = ? AND generation = ? AND next_sequence = ?
+                AND (next_range IS NULL OR next_range > ?)
+                AND pg_current_xact_id_if_assigned()::text::bigint = ? RETURNING 1),
+        applied AS (
+            UPDATE {p}event SET state = 1, decided_at = ?
+            WHERE source = ? AND event_id = ? AND state = 2 AND EXISTS (SELECT 1 FROM moved) RETURNING 1),
+        taken AS (
+            DELETE FROM {p}pending
+            WHERE source = ? AND event_id = ? AND lease_token = ? AND reason IS NULL
+                AND EXISTS (SELECT 1 FROM applied) RETURNING 1)
+        SELECT COUNT(*) FROM taken";
+    // SQLite. A row for each change.
+    #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "one database's own"))]
+    mark_member_by_savepoint = "RELEASE SAVEPOINT tower_inbox; SAVEPOINT tower_inbox;
+        UPDATE {p}cursor SET next_sequence = ?, updated_at = ?
+            WHERE source = ? AND correlation_id = ? AND generation = ? AND next_sequence = ?
+                AND (next_range IS NULL OR next_range > ?) RETURNING 1;
+        UPDATE {p}event SET state = 1, decided_at = ?
+            WHERE source = ? AND event_id = ? AND state = 2 RETURNING 1;
+        DELETE FROM {p}pending
+            WHERE source = ? AND event_id = ? AND lease_token = ? AND reason IS NULL RETURNING 1";
     beat = "UPDATE {p}worker SET beat = ?, beat_at = ? WHERE owner = ?";
     first_beat = "INSERT INTO {p}worker (owner, beat, beat_at) VALUES (?, ?, ?){on_conflict}";
     beats = "SELECT owner, beat FROM {p}worker";
+    workers = "SELECT owner, beat_at FROM {p}worker ORDER BY owner";
     retire = "DELETE FROM {p}worker WHERE owner = ? OR beat_at < ?";
     // Over the bound on parking the body is not kept; a handler must not be run without it.
     release = "UPDATE {p}pending
@@ -241,12 +354,12 @@ statements! {
         JOIN {p}cursor c ON c.source = p.source AND c.correlation_id = p.correlation_id
             AND c.generation = p.generation AND c.next_sequence = p.sequence
         WHERE (p.reason IS NULL OR p.reason = 1) AND p.not_before <= ?
-            AND (p.source > ? OR (p.source = ? AND p.correlation_id > ?))
+            AND {after_stream_of_p}
         ORDER BY p.source, p.correlation_id LIMIT ?";
     // What waits for no turn: it has no place in a stream, or an operator wants it applied out of its order.
     due_events = "SELECT source, event_id FROM {p}pending
         WHERE (sequence IS NULL OR out_of_order = 1) AND reason IS NULL AND not_before <= ?
-            AND (source > ? OR (source = ? AND event_id > ?))
+            AND {after_event}
         ORDER BY source, event_id LIMIT ?";
     due_event = "SELECT p.event_id, e.event_type, e.fingerprint, p.correlation_id, p.sequence, CAST(p.reason AS {bigint}),
             CAST(p.attempts AS {bigint}), p.not_before, p.parked_at, p.method, p.uri, p.headers, p.body, e.version,
@@ -300,6 +413,9 @@ statements! {
             WHERE source = ? AND expires_at < ? LIMIT 1) AS stale_fences) +
         (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}answer
             WHERE source = ? AND at < ? LIMIT 1) AS stale_answers)";
+    count_stale = "SELECT
+        (SELECT COUNT(*) FROM {p}event WHERE source = ? AND state = 1 AND decided_at < ?) +
+        (SELECT COUNT(*) FROM {p}event WHERE source = ? AND state IN (4, 5) AND state > 3 AND decided_at < ?)";
     now = "SELECT {now}";
     stale_audit = "SELECT COUNT(*) FROM (SELECT at FROM {p}audit ORDER BY id LIMIT 1) AS oldest WHERE at < ?";
     // By id, which is by age: the oldest are looked at, and no others.
@@ -383,8 +499,8 @@ statements! {
     letters = "SELECT p.source, p.event_id, {letter}
         FROM {p}pending p
         JOIN {p}event e ON e.source = p.source AND e.event_id = p.event_id
-        WHERE (p.source > ? OR (p.source = ? AND p.event_id > ?))
-            AND (? = 1 OR p.source = ?) AND (? = 1 OR e.event_type = ?) AND (? = 1 OR p.correlation_id = ?)
+        WHERE {after_event_of_p} AND p.source <= ?
+            AND (? = 1 OR e.event_type = ?) AND (? = 1 OR p.correlation_id = ?)
             AND e.decided_at >= ? AND e.decided_at <= ?
             AND COALESCE(p.reason, 0) IN (?, ?, ?, ?, ?, ?, ?, ?)
         ORDER BY p.source, p.event_id LIMIT ?";
@@ -398,6 +514,38 @@ statements! {
     above = "SELECT event_id, sequence, CAST(reason AS {bigint}) FROM {p}pending
         WHERE source = ? AND correlation_id = ? AND generation = ? AND sequence > ?
         ORDER BY sequence LIMIT ?";
+    // Streams in which something waits, or that a dead letter holds up; not what was set aside. The rows of one stream are
+    // next to each other in the index by stream, so that a page reads no more than its own.
+    waiting_streams = "SELECT s.source, s.correlation_id, s.generation, s.next_sequence, s.lowest, s.highest,
+            s.parked, s.dead, s.oldest,
+            (SELECT CAST(MIN(COALESCE(h.reason, 0)) AS {bigint}) {head}), (SELECT CAST(MAX(h.attempts) AS {bigint}) {head}),
+            (SELECT CAST(MAX(h.last_status) AS {bigint}) {head}), (SELECT MAX(h.not_before) {head})
+        FROM (SELECT p.source, p.correlation_id, CAST(p.generation AS {bigint}) AS generation,
+                MAX(c.next_sequence) AS next_sequence, MIN(p.sequence) AS lowest, MAX(p.sequence) AS highest,
+                CAST(SUM(CASE WHEN p.reason IS NULL THEN 1 ELSE 0 END) AS {bigint}) AS parked,
+                CAST(SUM(CASE WHEN p.reason IS NULL THEN 0 ELSE 1 END) AS {bigint}) AS dead,
+                MIN(p.parked_at) AS oldest
+            FROM {p}pending p
+            LEFT JOIN {p}cursor c ON c.source = p.source AND c.correlation_id = p.correlation_id
+                AND c.generation = p.generation
+            WHERE {after_stream_of_p} AND p.source <= ?
+                AND p.sequence IS NOT NULL
+                AND (p.reason IS NULL OR (p.reason <= 4 AND p.sequence >= COALESCE(c.next_sequence, 0)))
+            GROUP BY p.source, p.correlation_id, p.generation
+            ORDER BY p.source, p.correlation_id, p.generation LIMIT ?) AS s
+        ORDER BY s.source, s.correlation_id, s.generation";
+    stream_events = "SELECT event_id, sequence, CAST(reason AS {bigint}), parked_at, not_before,
+            CAST(attempts AS {bigint}), CAST(last_status AS {bigint}), last_error, lease_token
+        FROM {p}pending
+        WHERE source = ? AND correlation_id = ? AND generation = ? AND sequence >= ?
+        ORDER BY sequence, event_id LIMIT ?";
+    audit_lines = "SELECT id, at, source, event_id, action, actor, detail FROM {p}audit
+        WHERE id < ? ORDER BY id DESC LIMIT ?";
+    // Apart, so that each has its index.
+    audit_of_source = "SELECT id, at, source, event_id, action, actor, detail FROM {p}audit
+        WHERE source = ? AND id < ? ORDER BY id DESC LIMIT ?";
+    audit_of_event = "SELECT id, at, source, event_id, action, actor, detail FROM {p}audit
+        WHERE source = ? AND event_id = ? AND id < ? ORDER BY id DESC LIMIT ?";
     // Replay bursts.
     start_burst = "INSERT INTO {p}burst (source, burst_id, event_type, since_at, until_at, started_at)
         VALUES (?, ?, ?, ?, ?, ?){on_conflict}";
@@ -435,6 +583,8 @@ statements! {
         WHERE source = ? AND kind = ? AND (owner = ? OR lease_until < ?)";
     reconcile_state = "SELECT through, run_since, next_page, highest, held_back, settled, finished_at
         FROM {p}reconcile WHERE source = ? AND kind = ?";
+    reconciliations = "SELECT source, CAST(kind AS {bigint}), through, next_page, held_back, finished_at, lease_until
+        FROM {p}reconcile ORDER BY source, kind";
     save_reconcile = "UPDATE {p}reconcile
         SET through = ?, run_since = ?, next_page = ?, highest = ?, held_back = ?, settled = ?, finished_at = ?,
             lease_until = ?
@@ -446,6 +596,94 @@ statements! {
             AND c.generation = p.generation AND c.next_sequence >= 0 AND c.next_sequence < p.sequence
         WHERE p.source = ? AND p.correlation_id > ? AND (p.reason IS NULL OR p.reason = 1)
         GROUP BY p.correlation_id, c.next_sequence ORDER BY p.correlation_id LIMIT ?";
+    // No row is read. It fails where a table is missing, or a column that came after its table.
+    schema = "SELECT 1 FROM {p}source WHERE source = '' AND (
+        EXISTS (SELECT version, yielded_to FROM {p}event WHERE 1 = 0)
+        OR EXISTS (SELECT version, settles_at, next_range FROM {p}cursor WHERE 1 = 0)
+        OR EXISTS (SELECT lease_token, lease_owner, lease_until, unfinished, tried_at, out_of_order
+            FROM {p}pending WHERE 1 = 0)
+        OR EXISTS (SELECT digest FROM {p}fence WHERE 1 = 0)
+        OR EXISTS (SELECT detail FROM {p}audit WHERE 1 = 0)
+        OR EXISTS (SELECT kind FROM {p}range WHERE 1 = 0)
+        OR EXISTS (SELECT beat_at FROM {p}worker WHERE 1 = 0)
+        OR EXISTS (SELECT entity FROM {p}guard WHERE 1 = 0)
+        OR EXISTS (SELECT headers FROM {p}answer WHERE 1 = 0)
+        OR EXISTS (SELECT reported FROM {p}burst WHERE 1 = 0)
+        OR EXISTS (SELECT incarnation FROM {p}alive WHERE 1 = 0)
+        OR EXISTS (SELECT found_at FROM {p}incident WHERE 1 = 0)
+        OR EXISTS (SELECT lease_until FROM {p}reconcile WHERE 1 = 0)
+        OR EXISTS (SELECT b31 FROM {p}stats WHERE 1 = 0)
+        OR EXISTS (SELECT flushed_at FROM {p}flush WHERE 1 = 0)
+        OR EXISTS (SELECT last_verified FROM {p}secret_use WHERE 1 = 0)
+        OR EXISTS (SELECT lease_until FROM {p}row_count WHERE 1 = 0))";
+    // Statistics. The counts are added in the place of what they are; the latest 5xx stays.
+    claim_flush = "UPDATE {p}flush SET batch = ?, flushed_at = ? WHERE owner = ? AND batch < ?";
+    first_flush = "INSERT INTO {p}flush (owner, batch, flushed_at) VALUES (?, ?, ?){on_conflict}";
+    add_stats = "UPDATE {p}stats
+        SET total = total + ?, delivered = delivered + ?, duplicates = duplicates + ?, parked = parked + ?,
+            discarded = discarded + ?, failed = failed + ?, refused = refused + ?,
+            last_5xx = CASE WHEN last_5xx < ? THEN ? ELSE last_5xx END, {add_buckets}
+        WHERE source = ? AND event_type = ? AND slot = ?";
+    insert_stats = "INSERT INTO {p}stats
+        (source, event_type, slot, total, delivered, duplicates, parked, discarded, failed, refused, last_5xx, {buckets})
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {bucket_values}){on_conflict}";
+    stats_by_type = "SELECT source, event_type, CAST(SUM(total) AS {bigint}), CAST(SUM(delivered) AS {bigint}),
+            CAST(SUM(duplicates) AS {bigint}), CAST(SUM(parked) AS {bigint}), CAST(SUM(discarded) AS {bigint}),
+            CAST(SUM(failed) AS {bigint}), CAST(SUM(refused) AS {bigint}), MAX(last_5xx), {sum_buckets}
+        FROM {p}stats WHERE slot >= ? AND slot <= ? GROUP BY source, event_type ORDER BY source, event_type";
+    stats_by_slot = "SELECT source, slot, CAST(SUM(total) AS {bigint}), CAST(SUM(failed) AS {bigint})
+        FROM {p}stats WHERE slot >= ? AND slot <= ? GROUP BY source, slot ORDER BY source, slot";
+    stale_stats = "SELECT DISTINCT source FROM {p}stats WHERE slot < ? ORDER BY source LIMIT ?";
+    purge_stats = "DELETE FROM {p}stats WHERE source = ? AND slot < ?";
+    purge_flushes = "DELETE FROM {p}flush WHERE flushed_at < ?";
+    purge_secret_uses = "DELETE FROM {p}secret_use WHERE last_verified < ?";
+    purge_row_counts = "DELETE FROM {p}row_count WHERE source <> '' AND counted_at < ?";
+    use_secret = "UPDATE {p}secret_use SET last_verified = ? WHERE source = ? AND label = ? AND last_verified < ?";
+    first_use = "INSERT INTO {p}secret_use (source, label, last_verified) VALUES (?, ?, ?){on_conflict}";
+    secret_uses = "SELECT source, label, last_verified FROM {p}secret_use ORDER BY source, label";
+    // Streams in which something waits, and nothing is there for the cursor: neither parked nor dead. One whose cursor has
+    // no row waits for its source's first sequence, 0 or 1: its lowest one says whether that is there, and 2 stands for all
+    // others. One that settles (-1) waits for no sequence.
+    count_gaps = "SELECT s.source, CAST(s.lowest AS {bigint}), COUNT(*) FROM (
+            SELECT p.source, p.correlation_id,
+                CASE WHEN MAX(c.next_sequence) IS NOT NULL OR MIN(p.sequence) > 1 THEN 2
+                    ELSE MIN(p.sequence) END AS lowest
+            FROM {p}pending p
+            LEFT JOIN {p}cursor c ON c.source = p.source AND c.correlation_id = p.correlation_id
+            WHERE p.correlation_id IS NOT NULL AND p.sequence IS NOT NULL AND p.out_of_order = 0
+                AND (c.source IS NULL
+                    OR (c.generation = p.generation AND c.next_sequence >= 0 AND p.sequence >= c.next_sequence))
+            GROUP BY p.source, p.correlation_id
+            HAVING SUM(CASE WHEN p.reason IS NULL OR p.reason = 1 THEN 1 ELSE 0 END) > 0
+                AND SUM(CASE WHEN p.sequence = c.next_sequence THEN 1 ELSE 0 END) = 0) AS s
+        GROUP BY s.source, s.lowest";
+    // Since the latest of: it was parked, the cursor came to it, its wait was over.
+    due_since = "SELECT p.source, CAST(COALESCE(p.reason, 0) AS {bigint}),
+            MIN(CASE WHEN p.parked_at >= c.updated_at AND p.parked_at >= p.not_before THEN p.parked_at
+                WHEN c.updated_at >= p.not_before THEN c.updated_at ELSE p.not_before END)
+        FROM {p}pending p
+        JOIN {p}cursor c ON c.source = p.source AND c.correlation_id = p.correlation_id
+            AND c.generation = p.generation AND c.next_sequence = p.sequence
+        WHERE (p.reason IS NULL OR p.reason = 1) AND p.not_before <= ?
+        GROUP BY p.source, p.reason";
+    due_events_since = "SELECT source, CAST(0 AS {bigint}),
+            MIN(CASE WHEN parked_at >= not_before THEN parked_at ELSE not_before END)
+        FROM {p}pending
+        WHERE (sequence IS NULL OR out_of_order = 1) AND reason IS NULL AND not_before <= ?
+        GROUP BY source";
+    count_leases = "SELECT source, COUNT(*) FROM {p}pending
+        WHERE lease_token <> 0 AND lease_until > ? GROUP BY source";
+    reconciled = "SELECT source, MAX(finished_at) FROM {p}reconcile
+        WHERE finished_at IS NOT NULL GROUP BY source";
+    // Rows of events are counted page by page. The row without a source is the lease of whoever counts.
+    take_row_count = "UPDATE {p}row_count SET owner = ?, lease_until = ?
+        WHERE source = '' AND (owner = ? OR lease_until < ?)";
+    open_row_count = "INSERT INTO {p}row_count (source, owner, lease_until) VALUES (?, ?, ?){on_conflict}";
+    count_rows = "SELECT COUNT(*), MAX(event_id) FROM (
+            SELECT event_id FROM {p}event WHERE source = ? AND event_id > ? ORDER BY event_id LIMIT ?) AS page";
+    save_row_count = "UPDATE {p}row_count SET counted = ?, counted_at = ? WHERE source = ?";
+    first_row_count = "INSERT INTO {p}row_count (source, counted, counted_at) VALUES (?, ?, ?){on_conflict}";
+    row_counts = "SELECT source, counted, counted_at FROM {p}row_count WHERE source <> '' ORDER BY source";
     ping = "SELECT 1 FROM {p}cursor WHERE source = '' AND correlation_id = ''";
 }
 
@@ -455,6 +693,17 @@ const LETTER: &str =
             CAST(e.generation AS {bigint}), e.sequence, e.yielded_to, e.received_at, e.decided_at,
             CAST(p.attempts AS {bigint}), CAST(p.last_status AS {bigint}), p.last_error, p.tried_at,
             CAST(LENGTH(p.body) AS {bigint}), CAST(p.out_of_order AS {bigint})";
+
+/// Something for each bucket of a histogram, whose column is `{b}`.
+fn of_buckets(text: &str) -> String {
+    let one = |index| text.replace("{b}", &format!("b{index:02}"));
+    let all: Vec<_> = (0..BUCKETS).map(one).collect();
+    all.join(", ")
+}
+
+/// What is stored at the cursor of a stream `s`. Its place may have been taken over: then the one that has it comes first.
+const HEAD: &str = "FROM {p}pending h WHERE h.source = s.source AND h.correlation_id = s.correlation_id
+                AND h.generation = s.generation AND h.sequence = COALESCE(s.next_sequence, s.lowest)";
 
 fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
     let batch = &dialect.delete_batch;
@@ -488,8 +737,20 @@ fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
         .replace("{claim_skip_locked}", dialect.update_claimed.skip_locked)
         .replace("{claim_between}", dialect.update_claimed.between)
         .replace("{claim_behind}", dialect.update_claimed.behind)
+        .replace("{after_stream}", &dialect.after.of("", "correlation_id"))
+        .replace(
+            "{after_stream_of_p}",
+            &dialect.after.of("p.", "correlation_id"),
+        )
+        .replace("{after_event}", &dialect.after.of("", "event_id"))
+        .replace("{after_event_of_p}", &dialect.after.of("p.", "event_id"))
         .replace("{now}", dialect.now)
         .replace("{letter}", LETTER)
+        .replace("{head}", HEAD)
+        .replace("{buckets}", &of_buckets("{b}"))
+        .replace("{add_buckets}", &of_buckets("{b} = {b} + ?"))
+        .replace("{bucket_values}", &of_buckets("?"))
+        .replace("{sum_buckets}", &of_buckets("CAST(SUM({b}) AS {bigint})"))
         .replace("{p}", prefix)
         .replace("{on_conflict}", dialect.on_conflict)
         .replace(
@@ -520,6 +781,42 @@ fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
 mod tests {
     use super::*;
 
+    /// (health): a table or a column that is missing is missed.
+    #[test]
+    fn the_look_at_the_schema_names_every_table_and_every_later_column() {
+        let dialect = Dialect {
+            numbered: false,
+            on_conflict: "",
+            or_leave: "",
+            bigint: "INTEGER",
+            after: After::PLAIN,
+            now: "1",
+            for_update: "",
+            delete_batch: DeleteBatch::PLAIN,
+            update_claimed: UpdateClaimed::PLAIN,
+        };
+        let sql = Sql::render(&dialect, "tower_inbox_");
+        let words: Vec<_> = sql
+            .schema
+            .as_str()
+            .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .collect();
+        let mut named = 0;
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/sqlite");
+        for file in std::fs::read_dir(folder).expect("the migrations are here") {
+            let file = file.expect("a file").path();
+            let file = std::fs::read_to_string(file).expect("a text");
+            for mark in ["CREATE TABLE ", "ADD COLUMN "] {
+                for (at, _) in file.match_indices(mark) {
+                    let name = file[at + mark.len()..].split([' ', '(']).next();
+                    assert!(words.contains(&name.expect("a name")), "{name:?}");
+                    named += 1;
+                }
+            }
+        }
+        assert!(named > 25, "the migrations were not found");
+    }
+
     #[test]
     fn parameters_are_numbered_in_order_where_a_database_wants_it() {
         let dialect = Dialect {
@@ -527,6 +824,7 @@ mod tests {
             on_conflict: " ON CONFLICT DO NOTHING",
             or_leave: " ON CONFLICT DO NOTHING",
             bigint: "BIGINT",
+            after: After::PLAIN,
             now: "1",
             for_update: "",
             delete_batch: DeleteBatch::PLAIN,

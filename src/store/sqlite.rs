@@ -5,8 +5,8 @@
 
 use std::path::Path;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use sqlx::sqlite::{
@@ -15,13 +15,15 @@ use sqlx::sqlite::{
 use sqlx::{Pool, Row, Sqlite};
 use tokio::time::Instant;
 
-use super::letters::{letter_row, statements_for_operators};
+use super::letters::{letter_row, span, statements_for_operators};
 use super::migrate::{self, Version};
-use super::queries::{inserted, page_key, pending_row, required, statements_of_backend, text};
-use super::sql::{DeleteBatch, Dialect, UpdateClaimed};
+use super::queries::{
+    inserted, new_event, page_key, pending_row, required, statements_of_backend, text,
+};
+use super::sql::{After, DeleteBatch, Dialect, UpdateClaimed};
 use super::*;
-use crate::broken::{self, Variant};
 use crate::error::BuildError;
+use crate::fail::point;
 
 /// How long SQLite waits for another process's write lock before it reports a busy database. Inside one process
 /// nobody waits there.
@@ -45,6 +47,11 @@ const VERSIONS: &[Version] = &[
         number: 3,
         name: "keeping",
         sql: include_str!("../../migrations/sqlite/0003_keeping.sql"),
+    },
+    Version {
+        number: 4,
+        name: "stats",
+        sql: include_str!("../../migrations/sqlite/0004_stats.sql"),
     },
 ];
 
@@ -70,7 +77,19 @@ pub async fn connect(
     url: &str,
     connections: u32,
 ) -> std::result::Result<Pool<Sqlite>, sqlx::Error> {
-    let options = connect_options(url)?;
+    connect_with(connect_options(url)?, connections).await
+}
+
+/// [`connect`] with options that are made already: for who only looks at a database, and must not turn a file over to WAL that
+/// was not so.
+///
+/// # Errors
+/// If the database cannot be opened.
+#[doc(hidden)]
+pub async fn connect_with(
+    options: SqliteConnectOptions,
+    connections: u32,
+) -> std::result::Result<Pool<Sqlite>, sqlx::Error> {
     let file = options.get_filename().to_owned();
     // Which file it is, and since when as far as this pool knows.
     let seen = Mutex::new((file_id(&file), Instant::now()));
@@ -97,12 +116,22 @@ pub struct FileId {
     inode: u64,
 }
 
-/// Interrupts statements that run past the budget, until disarmed.
+/// Interrupts statements of a connection that run past a deadline, in microseconds since [`START`]; none of them
+/// while it is disarmed.
+#[derive(Clone)]
 #[doc(hidden)]
-pub struct SqliteDeadline {
-    armed: Arc<AtomicBool>,
+pub struct SqliteDeadline(Arc<AtomicU64>);
+
+const DISARMED: u64 = u64::MAX;
+
+/// The clock of these deadlines: one atomic number says what an [`Instant`] would.
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+fn ticks(at: Instant) -> u64 {
+    u64::try_from(at.saturating_duration_since(*START).as_micros()).unwrap_or(DISARMED)
 }
 
+new_event!(Sqlite);
 pending_row!(sqlx::sqlite::SqliteRow);
 letter_row!(sqlx::sqlite::SqliteRow);
 
@@ -115,6 +144,8 @@ impl Backend for Sqlite {
     type Incarnation = Option<FileId>;
     type Settings = ();
     type Deadline = SqliteDeadline;
+    /// Set where the connection's progress handler looks.
+    type Session = Option<SqliteDeadline>;
 
     fn sql(prefix: &str) -> Sql {
         // BEGIN IMMEDIATE holds the whole database, so no row needs a lock of its own.
@@ -123,6 +154,7 @@ impl Backend for Sqlite {
             on_conflict: " ON CONFLICT DO NOTHING",
             or_leave: " ON CONFLICT DO NOTHING",
             bigint: "INTEGER",
+            after: After::PLAIN,
             now: "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)",
             for_update: "",
             delete_batch: DeleteBatch::PLAIN,
@@ -164,6 +196,13 @@ impl Backend for Sqlite {
         migrate::run(pool, prefix, VERSIONS).await
     }
 
+    async fn versions(
+        pool: &Pool<Self>,
+        prefix: &str,
+    ) -> std::result::Result<Vec<SchemaVersion>, sqlx::migrate::MigrateError> {
+        migrate::versions(pool, prefix, VERSIONS).await
+    }
+
     fn cheap_incarnation(pool: &Pool<Self>) -> Option<Self::Incarnation> {
         Some(file_id(pool.connect_options().get_filename()))
     }
@@ -198,25 +237,76 @@ impl Backend for Sqlite {
 
     async fn begin(
         conn: &mut SqliteConnection,
+        session: &mut Option<SqliteDeadline>,
         (): &(),
         deadline: Instant,
     ) -> Result<SqliteDeadline> {
-        let armed = Arc::new(AtomicBool::new(true));
-        let watch = SqliteDeadline {
-            armed: Arc::clone(&armed),
-        };
-        conn.lock_handle()
-            .await?
-            .set_progress_handler(PROGRESS_OPS, move || {
-                !armed.load(Ordering::Acquire) || Instant::now() < deadline
-            });
+        let watch = armed(conn, session, deadline).await?;
         let begin = SqlStr::from_static("BEGIN IMMEDIATE; SAVEPOINT tower_inbox");
-        begin_with::<Self>(conn, begin).await?;
+        if Self::depth(conn) > 0 {
+            // As `begin_with`; prepared, and kept so.
+            sqlx::query(begin).execute(conn).await?;
+        } else {
+            begin_with::<Self>(conn, begin).await?;
+        }
         Ok(watch)
+    }
+
+    async fn begin_with_first(
+        conn: &mut SqliteConnection,
+        session: &mut Option<SqliteDeadline>,
+        (): &(),
+        deadline: Instant,
+        sql: &Sql,
+        first: &First<'_>,
+    ) -> Result<(SqliteDeadline, Option<Inserted>)> {
+        crate::fail::point!(sql, "store.begin_with_first");
+        if Self::depth(conn) == 0 {
+            // The driver's own BEGIN takes no values.
+            let watch = Self::begin(conn, session, &(), deadline).await?;
+            return Ok((watch, None));
+        }
+        let watch = armed(conn, session, deadline).await?;
+        let event = &first.event;
+        // As several statements: the driver gives each as many values as it takes, in one change of threads.
+        let turn = first.turn.as_ref().filter(|turn| !turn.opens);
+        let begin = match turn {
+            None => new_event(sql.begin_insert.clone(), event, first.state),
+            Some(Turn { place, .. }) => {
+                new_event(sql.begin_insert_next.clone(), event, first.state)
+                    .bind(next_of(place))
+                    .bind(event.at.as_micros())
+                    .bind(place.stream.source)
+                    .bind(place.stream.correlation_id)
+                    .bind(place.generation)
+                    .bind(place.sequence)
+                    .bind(place.sequence + 1)
+            }
+        };
+        let rows = begin.persistent(sql.named).fetch_all(conn).await?.len();
+        Ok((watch, Some(Inserted::rows(rows as u64))))
     }
 
     async fn release(conn: &mut SqliteConnection, (): &()) -> Result<()> {
         Self::run(conn, SqlStr::from_static("RELEASE SAVEPOINT tower_inbox")).await
+    }
+
+    fn finish((): &()) -> SqlStr {
+        SqlStr::from_static("RELEASE SAVEPOINT tower_inbox; COMMIT")
+    }
+
+    async fn commit(conn: &mut SqliteConnection, finish: Option<SqlStr>) -> Result<()> {
+        let Some(finish) = finish else {
+            return <Self as Database>::TransactionManager::commit(conn).await;
+        };
+        // Prepared, and kept so: both statements in one change of threads.
+        sqlx::query(finish).execute(conn).await.map(drop)
+    }
+
+    fn is_lost(error: &sqlx::Error) -> bool {
+        // "No such savepoint" and "no transaction is active" have the general code.
+        let code = error.as_database_error().and_then(|error| error.code());
+        code.as_deref() == Some("1")
     }
 
     async fn restore(_: &mut SqliteConnection, (): &()) -> Result<()> {
@@ -227,12 +317,58 @@ impl Backend for Sqlite {
         None
     }
 
+    fn arm(deadline: &SqliteDeadline, at: Instant) {
+        deadline.0.store(ticks(at), Ordering::Release);
+    }
+
     fn disarm(deadline: &SqliteDeadline) {
-        deadline.armed.store(false, Ordering::Release);
+        deadline.0.store(DISARMED, Ordering::Release);
+    }
+
+    async fn insert_behind(
+        conn: &mut SqliteConnection,
+        sql: &Sql,
+        event: &NewEvent<'_>,
+    ) -> Result<bool> {
+        point!(sql, "store.insert_behind");
+        // One change of threads. What comes behind a statement that fails is not run.
+        let rows = new_event(sql.insert_behind.clone(), event, State::Applied)
+            .persistent(sql.named)
+            .fetch_all(conn)
+            .await?;
+        Ok(rows.len() == 1)
     }
 
     statements_of_backend!();
+    super::queries::batch::members_on_sqlite!();
     statements_for_operators!();
+}
+
+/// The connection's deadline, set.
+async fn armed(
+    conn: &mut SqliteConnection,
+    session: &mut Option<SqliteDeadline>,
+    deadline: Instant,
+) -> Result<SqliteDeadline> {
+    let watch = match session {
+        Some(watch) => watch.clone(),
+        None => session.insert(watched(conn).await?).clone(),
+    };
+    watch.0.store(ticks(deadline), Ordering::Release);
+    Ok(watch)
+}
+
+/// Makes the connection look at a deadline from now on. Once: it costs two changes of threads.
+async fn watched(conn: &mut SqliteConnection) -> Result<SqliteDeadline> {
+    let watch = SqliteDeadline(Arc::new(AtomicU64::new(DISARMED)));
+    let looked_at = watch.clone();
+    conn.lock_handle()
+        .await?
+        .set_progress_handler(PROGRESS_OPS, move || {
+            let deadline = looked_at.0.load(Ordering::Acquire);
+            deadline == DISARMED || ticks(Instant::now()) < deadline
+        });
+    Ok(watch)
 }
 
 /// A database in memory exists once per connection, and only as long as that connection.

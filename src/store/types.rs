@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::broken::{self, Variant};
 use crate::clock::Timestamp;
 use crate::kept::Kept;
 
@@ -169,7 +170,7 @@ impl State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
-    /// A lower sequence did not come within the recovery window.
+    /// A lower sequence was not applied within the recovery window: it did not come, or is a dead letter itself.
     Gap = 1,
     /// The handler failed as often as the source allows.
     Handler = 2,
@@ -184,6 +185,16 @@ pub enum Reason {
     /// Not dead: held by the fence.
     Fenced = 7,
 }
+
+/// All of them but the fence's, which are no dead letters.
+pub(crate) const REASONS: [Reason; 6] = [
+    Reason::Gap,
+    Reason::Handler,
+    Reason::Rejected,
+    Reason::Crash,
+    Reason::Skipped,
+    Reason::BeforeStart,
+];
 
 impl Reason {
     pub(crate) fn from_column(value: Option<i64>) -> Result<Option<Self>, sqlx::Error> {
@@ -359,6 +370,16 @@ impl Lease {
         Self(fastrand::i64(1..))
     }
 
+    /// Of a batch: below zero, so that whoever finds it left behind runs its events one by one.
+    pub(crate) fn of_batch() -> Self {
+        Self(-fastrand::i64(1..))
+    }
+
+    /// Whether nobody has counted an attempt under it.
+    pub(crate) const fn is_of_batch(self) -> bool {
+        self.0 < 0
+    }
+
     pub(crate) const fn from_column(token: i64) -> Self {
         Self(token)
     }
@@ -379,6 +400,47 @@ pub struct Claim<'a> {
     pub at: Timestamp,
     /// For whoever finds it claimed by somebody who is gone.
     pub not_before: Timestamp,
+}
+
+/// What is due of a stream, from its cursor on without a hole.
+#[doc(hidden)]
+pub struct Due {
+    pub events: Vec<Pending>,
+    pub generation: i64,
+    /// Where the lowest skipped range ahead begins.
+    pub next_range: Option<i64>,
+}
+
+/// Places of a stream in a row that a worker has claimed together, both ends included.
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct Stretch<'a> {
+    pub stream: Stream<'a>,
+    pub generation: i64,
+    pub first: i64,
+    pub last: i64,
+    pub lease: Lease,
+}
+
+/// The rows of a batch's events, in its transaction.
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct Locked {
+    /// Each of them is parked, and was free.
+    pub all: bool,
+    /// The transaction's own number, where it is known by that.
+    pub transaction: i64,
+}
+
+/// An event of a batch whose turn it is.
+#[doc(hidden)]
+pub struct Member<'a> {
+    pub key: Key<'a>,
+    pub place: Place<'a>,
+    pub lease: Lease,
+    /// As [`Locked`] has it.
+    pub transaction: i64,
+    pub at: Timestamp,
 }
 
 /// A handler's "not yet".
@@ -544,6 +606,58 @@ pub struct Audit<'a> {
     pub detail: &'a str,
 }
 
+/// A line of the audit table, as it stands there.
+#[doc(hidden)]
+pub struct AuditRow {
+    pub id: i64,
+    pub at: Timestamp,
+    pub source: String,
+    pub event_id: Option<String>,
+    pub action: String,
+    pub actor: String,
+    pub detail: String,
+}
+
+/// What waits in a stream, in one generation of it.
+#[doc(hidden)]
+pub struct StreamRow {
+    pub source: String,
+    pub correlation_id: String,
+    pub generation: i64,
+    /// Where the cursor is, if it is of this generation.
+    pub next: Option<i64>,
+    pub lowest: i64,
+    pub highest: i64,
+    pub parked: i64,
+    pub dead: i64,
+    pub oldest: Timestamp,
+    /// At the cursor; at the lowest, if there is none.
+    pub head: Option<HeadRow>,
+}
+
+/// What is stored where a stream stands.
+#[doc(hidden)]
+pub struct HeadRow {
+    pub reason: Option<Reason>,
+    pub attempts: i64,
+    pub last_status: Option<i64>,
+    pub not_before: Timestamp,
+}
+
+/// A stored event in its stream.
+#[doc(hidden)]
+pub struct StreamEventRow {
+    pub event_id: String,
+    pub sequence: i64,
+    pub reason: Option<Reason>,
+    pub parked_at: Timestamp,
+    pub not_before: Timestamp,
+    pub attempts: i64,
+    pub last_status: Option<i64>,
+    pub last_error: Option<String>,
+    pub lease: Lease,
+}
+
 /// A replay burst, as its row has it.
 #[doc(hidden)]
 pub struct BurstRow {
@@ -617,6 +731,19 @@ pub struct Progress {
     pub finished_at: Option<Timestamp>,
 }
 
+/// [`Progress`] of one list, for people.
+#[derive(Debug)]
+#[doc(hidden)]
+pub struct ListRow {
+    pub source: String,
+    pub kind: i64,
+    pub through: Option<Timestamp>,
+    pub next_page: Option<String>,
+    pub held_back: Option<Timestamp>,
+    pub finished_at: Option<Timestamp>,
+    pub lease_until: Timestamp,
+}
+
 /// What a stream's parked events wait for.
 #[doc(hidden)]
 pub struct Gap {
@@ -625,4 +752,51 @@ pub struct Gap {
     pub missing: i64,
     /// The lowest parked one.
     pub parked: i64,
+}
+
+/// A new event, as the first thing that its transaction writes.
+#[doc(hidden)]
+pub struct First<'a> {
+    pub event: NewEvent<'a>,
+    pub state: State,
+    /// Where nothing is to be done between its row and the step of its cursor.
+    pub turn: Option<Turn<'a>>,
+}
+
+/// A step of a cursor.
+#[derive(Clone, Copy)]
+#[doc(hidden)]
+pub struct Turn<'a> {
+    pub place: Place<'a>,
+    /// It would be the stream's first.
+    pub opens: bool,
+}
+
+/// What of a new event is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(hidden)]
+pub enum Inserted {
+    /// Its id or its place is taken.
+    Nothing,
+    /// Its row; its cursor may have to be moved yet.
+    Event,
+    /// Its row, and it is its turn: its cursor has moved.
+    InTurn,
+}
+
+impl Inserted {
+    /// Of an INSERT that moves no cursor.
+    pub(crate) fn event(inserted: bool) -> Self {
+        if inserted { Self::Event } else { Self::Nothing }
+    }
+
+    /// By how many rows were written: the event's is the first, its cursor's the second.
+    pub(crate) fn rows(rows: u64) -> Self {
+        match rows {
+            0 if broken::is(Variant::InsertAlwaysWins) => Self::Event,
+            0 => Self::Nothing,
+            1 => Self::Event,
+            _ => Self::InTurn,
+        }
+    }
 }

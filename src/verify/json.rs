@@ -7,6 +7,7 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
+use smallvec::SmallVec;
 
 /// Where a field is in a JSON body: names of object members, outermost first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -67,8 +68,11 @@ impl fmt::Display for JsonError {
 /// The wanted members of one object.
 #[derive(Debug)]
 pub(crate) struct Members<'b, 'n> {
-    found: Vec<Member<'b, 'n>>,
+    found: Found<'b, 'n>,
 }
+
+/// Rarely more are asked for.
+type Found<'b, 'n> = SmallVec<[Member<'b, 'n>; 6]>;
 
 #[derive(Debug)]
 struct Member<'b, 'n> {
@@ -83,7 +87,7 @@ impl<'b, 'n> Members<'b, 'n> {
         body: &'b [u8],
         names: impl IntoIterator<Item = &'n str>,
     ) -> Result<Self, JsonError> {
-        let mut found: Vec<Member<'b, 'n>> = Vec::new();
+        let mut found = Found::new();
         for name in names {
             if !found.iter().any(|member| member.name == name) {
                 found.push(Member {
@@ -157,7 +161,7 @@ pub(crate) fn text(value: &RawValue) -> Option<Cow<'_, str>> {
 }
 
 struct Collect<'c, 'b, 'n> {
-    found: &'c mut Vec<Member<'b, 'n>>,
+    found: &'c mut Found<'b, 'n>,
 }
 
 impl<'b> Visitor<'b> for Collect<'_, 'b, '_> {

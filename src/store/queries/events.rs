@@ -79,20 +79,8 @@ macro_rules! statements_of_events {
             state: State,
         ) -> Result<bool> {
             $crate::fail::point!(sql, "store.insert_event");
-            let done = sqlx::query(sql.insert_event.clone())
+            let done = new_event(sql.insert_event.clone(), event, state)
                 .persistent(sql.named)
-                .bind(event.key.source)
-                .bind(event.key.event_id)
-                .bind(state as i64)
-                .bind(event.fingerprint)
-                .bind(event.event_type)
-                .bind(event.correlation_id)
-                .bind(event.generation)
-                .bind(event.sequence)
-                .bind(event.sequence)
-                .bind(event.version)
-                .bind(event.at.as_micros())
-                .bind(event.at.as_micros())
                 .execute(conn)
                 .await;
             let inserted = inserted(done.map(|done| done.rows_affected()))?;

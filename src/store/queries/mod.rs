@@ -3,12 +3,15 @@
 //! Code generic over `Database` needs half a dozen where-clauses a function; a macro that each back end
 //! instantiates with its own types needs none, and the compiler checks every instance.
 
+pub(crate) mod batch;
 pub(crate) mod bursts;
 pub(crate) mod events;
 pub(crate) mod keeping;
+pub(crate) mod outside;
 pub(crate) mod pending;
 pub(crate) mod plain;
 pub(crate) mod reconcile;
+pub(crate) mod statistics;
 pub(crate) mod streams;
 pub(crate) mod work;
 
@@ -21,9 +24,12 @@ macro_rules! statements_of_backend {
         $crate::store::queries::streams::statements_of_streams!();
         $crate::store::queries::pending::statements_of_pending!();
         $crate::store::queries::work::statements_of_work!();
+        $crate::store::queries::batch::statements_of_batch!();
         $crate::store::queries::keeping::statements_of_keeping!();
         $crate::store::queries::bursts::statements_of_bursts!();
         $crate::store::queries::reconcile::statements_of_reconcile!();
+        $crate::store::queries::outside::statements_of_outside!();
+        $crate::store::queries::statistics::statements_of_statistics!();
         $crate::store::queries::plain::statements_of_plain!();
     };
 }
@@ -31,6 +37,33 @@ macro_rules! statements_of_backend {
 pub(crate) use statements_of_backend;
 
 /// Rows that several statements have. A macro's, since what a driver's row decodes to cannot be said in general.
+macro_rules! new_event {
+    ($database:ty) => {
+        /// A statement whose first parameters are a new event's columns.
+        fn new_event<'q>(
+            statement: SqlStr,
+            event: &'q NewEvent<'_>,
+            state: State,
+        ) -> sqlx::query::Query<'q, $database, <$database as sqlx::Database>::Arguments> {
+            sqlx::query(statement)
+                .bind(event.key.source)
+                .bind(event.key.event_id)
+                .bind(state as i64)
+                .bind(event.fingerprint)
+                .bind(event.event_type)
+                .bind(event.correlation_id)
+                .bind(event.generation)
+                .bind(event.sequence)
+                .bind(event.sequence)
+                .bind(event.version)
+                .bind(event.at.as_micros())
+                .bind(event.at.as_micros())
+        }
+    };
+}
+
+pub(crate) use new_event;
+
 macro_rules! pending_row {
     ($row:ty) => {
         /// Three columns from `at` on, as the statements with answers have them.
@@ -119,10 +152,14 @@ pub(crate) fn required<T>(value: Option<T>) -> super::Result<T> {
 
 /// Whether an INSERT put its row in. A taken key is not an error: it is the answer.
 pub(crate) fn inserted(done: super::Result<u64>) -> super::Result<bool> {
+    Ok(counted(done)? == 1)
+}
+
+/// How many rows were written, none where a key is taken.
+pub(crate) fn counted(done: super::Result<u64>) -> super::Result<u64> {
     match done {
-        Ok(rows) => Ok(rows == 1),
         // Where a database has no way to skip a taken key that reports the truth, it reports the violation.
-        Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Ok(false),
-        Err(error) => Err(error),
+        Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Ok(0),
+        done => done,
     }
 }

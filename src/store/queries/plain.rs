@@ -24,6 +24,12 @@ macro_rules! statements_of_plain {
             Ok(Timestamp::from_micros(row.try_get(0)?))
         }
 
+        async fn schema(conn: &mut Self::Connection, sql: &Sql) -> Result<()> {
+            $crate::fail::point!(sql, "store.schema");
+            // As plain text: nothing prepared may remember what is no more.
+            Self::run(conn, sql.schema.clone()).await
+        }
+
         async fn ping(conn: &mut Self::Connection, sql: &Sql) -> Result<()> {
             $crate::fail::point!(sql, "store.ping");
             sqlx::query(sql.ping.clone())

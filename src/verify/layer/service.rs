@@ -8,6 +8,7 @@ use http::{Request, Response};
 use http_body::Body;
 use tokio::time::Instant;
 use tower_service::Service;
+use tracing::Span;
 
 use super::{Settings, VerifyFuture};
 use crate::answer::Answer;
@@ -71,7 +72,7 @@ async fn verify<B: Body + From<Bytes>>(
     let deadline = Instant::now() + settings.read_timeout;
     let door = settings.door();
     let passed = door
-        .pass(&parts, body, now, deadline, &settings.bodies)
+        .pass(&Span::none(), &parts, body, now, deadline, &settings.bodies)
         .await?;
     parts.extensions.insert(passed.verified);
     Ok(Request::from_parts(parts, B::from(passed.body)))

@@ -281,12 +281,7 @@ impl Secrets {
     /// Takes note that a delivery was verified, for [`Secrets::active`] and the counter
     /// `inbox_verified_total{source, secret}`. The inbox and [`VerifyLayer`](super::VerifyLayer) do this by themselves.
     pub fn note_verified(&self, source: &str, verified: &Verified, at: Timestamp) {
-        self.shared.current().note(verified.label(), at);
-        metrics::counter!(
-            "inbox_verified_total",
-            "source" => source.to_owned(), "secret" => verified.secret.shared_label()
-        )
-        .increment(1);
+        self.shared.current().note(source, verified, at);
     }
 
     fn change(

@@ -1,12 +1,15 @@
 //! The secrets that are active at one moment.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
+
+use metrics::{Key, Label, Level, Metadata, with_recorder};
 
 use super::ActiveSecret;
 use crate::clock::Timestamp;
+use crate::verify::Verified;
 use crate::verify::secret::{Secret, SecretError};
 
 /// How many secrets can be active: the new one and the one it replaces (§6.1).
@@ -34,6 +37,8 @@ struct Entry {
     since: Instant,
     /// When a delivery was last verified by it, in µs.
     last_verified: Arc<AtomicI64>,
+    /// The counter's key for the source that came first, which is the only one as a rule.
+    counted: OnceLock<(Box<str>, Key)>,
 }
 
 impl SecretSet {
@@ -79,18 +84,22 @@ impl SecretSet {
         self.entries.iter().enumerate().map(active).collect()
     }
 
-    pub(super) fn note(&self, label: &str, at: Timestamp) {
-        let Some(entry) = self
-            .entries
-            .iter()
-            .find(|entry| entry.secret.label() == label)
-        else {
+    /// Takes note that a delivery of this source was verified.
+    pub(crate) fn note(&self, source: &str, verified: &Verified, at: Timestamp) {
+        let secret = &verified.secret;
+        let noted = |entry: &&Entry| entry.secret.label() == secret.label();
+        let Some(entry) = self.entries.iter().find(noted) else {
             // Revoked while its delivery was under way.
-            return;
+            return count(&key(source, secret));
         };
         let at = at.as_micros();
         if at.saturating_sub(entry.last_verified.load(Ordering::Relaxed)) >= NOTED_EVERY {
             entry.last_verified.fetch_max(at, Ordering::Relaxed);
+        }
+        let made = || (source.into(), key(source, secret));
+        match entry.counted.get_or_init(made) {
+            (of, key) if **of == *source => count(key),
+            _ => count(&key(source, secret)),
         }
     }
 
@@ -143,11 +152,13 @@ impl SecretSet {
                     secret: known.secret.with_settings_of(&secret),
                     since: known.since,
                     last_verified: Arc::clone(&known.last_verified),
+                    counted: OnceLock::new(),
                 },
                 None => Entry {
                     secret,
                     since: Instant::now(),
                     last_verified: Arc::new(AtomicI64::new(NEVER)),
+                    counted: OnceLock::new(),
                 },
             });
         }
@@ -169,6 +180,21 @@ impl SecretSet {
             _ => Ok(next),
         }
     }
+}
+
+fn key(source: &str, secret: &Secret) -> Key {
+    let labels = vec![
+        Label::new("source", source.to_owned()),
+        Label::new("secret", secret.shared_label()),
+    ];
+    Key::from_parts("inbox_verified_total", labels)
+}
+
+/// As the macros of `metrics` do: the recorder may be installed later, or be one thread's own.
+fn count(key: &Key) {
+    static METADATA: Metadata<'static> =
+        Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
+    with_recorder(|recorder| recorder.register_counter(key, &METADATA).increment(1));
 }
 
 impl fmt::Debug for SecretSet {

@@ -405,6 +405,9 @@ fn verified_deliveries_are_counted_by_label() {
             let verified = crate::verify::Accepted::by(secret).into_verified();
             secrets.note_verified("crm", &verified, Timestamp::from_secs(7));
         }
+        // A source that has the same secrets.
+        let verified = crate::verify::Accepted::by(set.newest()).into_verified();
+        secrets.note_verified("billing", &verified, Timestamp::from_secs(7));
     });
     let counts: Vec<_> = counted
         .0
@@ -416,6 +419,7 @@ fn verified_deliveries_are_counted_by_label() {
     assert_eq!(
         counts,
         [
+            "inbox_verified_total{source=billing,secret=march} 1",
             "inbox_verified_total{source=crm,secret=march} 2",
             "inbox_verified_total{source=crm,secret=secret-1} 1"
         ]

@@ -1,0 +1,361 @@
+//! Group commit: one transaction for live deliveries that wait for the one writer's turn at the same time.
+//!
+//! A delivery whose handler has succeeded hands its open transaction on to one that waits, instead of committing it; the
+//! last of them commits for all. Each runs its own code in its own future, so that nothing is shared but the transaction.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
+use tokio::time::Instant;
+
+use super::open::{Open, OpenParts};
+use crate::broken::{self, Variant};
+use crate::shared::Shared;
+use crate::source::SourceState;
+use crate::store::Backend;
+
+/// So many deliveries run alone after the first group that was undone in a row.
+const ALONE: u32 = 8;
+/// And no more than so many, however many were: a handler may have been mended.
+const MOST_ALONE: u32 = 1024;
+
+/// The deliveries of one inbox that would go on in another one's transaction.
+pub(crate) struct GroupCommit<DB: Backend> {
+    waiting: Mutex<VecDeque<Waiter<DB>>>,
+    tickets: AtomicU64,
+    /// So many deliveries are to run alone, since groups came to nothing.
+    alone: AtomicU32,
+    /// The same of the next time.
+    penalty: AtomicU32,
+}
+
+struct Waiter<DB: Backend> {
+    ticket: Ticket,
+    look: Look,
+    /// The most members of a group that it takes part in.
+    batch: usize,
+    to: oneshot::Sender<Baton<DB>>,
+    shared: Arc<Shared<DB>>,
+}
+
+/// Whether it looks for something else just now, and would keep a transaction waiting: once at most.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    NotYet,
+    Away,
+    Done,
+}
+
+/// Whose place it is among those that wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ticket(u64);
+
+/// How a delivery comes to its transaction.
+pub(crate) enum Turn<DB: Backend> {
+    /// By beginning it.
+    Own {
+        permit: Option<OwnedSemaphorePermit>,
+        /// Those that wait when it is done may go on in it.
+        shares: bool,
+    },
+    /// It is open, and others have written in it.
+    Joined(Baton<DB>),
+}
+
+/// How a group ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Committed,
+    /// Nothing of it is committed, as far as it was ours to commit.
+    Undone,
+    Unknown,
+}
+
+impl Fate {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Committed => "committed",
+            Self::Undone => "undone",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Those who share a transaction. Dropped without a word, they are undone.
+pub(super) struct Members {
+    pub(super) count: usize,
+    most: usize,
+    /// Nobody joins later.
+    until: Instant,
+    /// COMMIT may have been sent.
+    committing: bool,
+    fate: watch::Sender<Option<Fate>>,
+}
+
+impl Members {
+    pub(super) fn new(source: &SourceState, began: Instant) -> Self {
+        Self {
+            count: 0,
+            most: source.batch(),
+            until: began + source.batch_time(),
+            committing: false,
+            fate: watch::Sender::new(None),
+        }
+    }
+
+    /// One more has succeeded, and waits for what becomes of it.
+    pub(super) fn add(&mut self, source: &SourceState) -> watch::Receiver<Option<Fate>> {
+        self.count += 1;
+        self.most = self.most.min(source.batch());
+        self.fate.subscribe()
+    }
+
+    pub(super) fn is_committing(&mut self) {
+        self.committing = true;
+    }
+
+    pub(super) fn tell(&self, fate: Fate) {
+        metrics::counter!("inbox_group_commits_total", "outcome" => fate.as_str()).increment(1);
+        if fate == Fate::Committed {
+            let count = u64::try_from(self.count).unwrap_or(u64::MAX);
+            metrics::counter!("inbox_group_commit_deliveries_total").increment(count);
+        }
+        self.fate.send_replace(Some(fate));
+    }
+
+    fn may_grow(&self) -> bool {
+        self.count < self.most && Instant::now() < self.until
+    }
+}
+
+impl Drop for Members {
+    fn drop(&mut self) {
+        if self.fate.borrow().is_none() {
+            self.tell(match self.committing {
+                true => Fate::Unknown,
+                false => Fate::Undone,
+            });
+        }
+    }
+}
+
+/// Waits for it. A group that nobody can tell about has no known end.
+pub(super) async fn told(mut fate: watch::Receiver<Option<Fate>>) -> Fate {
+    if broken::is(Variant::GroupToldEarly) {
+        return Fate::Committed;
+    }
+    match fate.wait_for(Option::is_some).await {
+        Ok(fate) => fate.unwrap_or(Fate::Unknown),
+        Err(_) => Fate::Unknown,
+    }
+}
+
+/// An open transaction on its way to its next member. Dropped on the way, it is undone with its connection.
+pub(crate) struct Baton<DB: Backend> {
+    shared: Arc<Shared<DB>>,
+    parts: Option<Box<OpenParts<DB>>>,
+}
+
+impl<DB: Backend> Baton<DB> {
+    /// Its next member has it.
+    pub(super) fn take<'a>(mut self, shared: &'a Shared<DB>) -> Open<'a, DB> {
+        let parts = self.parts.take();
+        Open::from_parts(shared, *parts.expect("it is taken once"))
+    }
+}
+
+impl<DB: Backend> Drop for Baton<DB> {
+    fn drop(&mut self) {
+        if let Some(parts) = self.parts.take() {
+            drop(Open::from_parts(&self.shared, *parts));
+        }
+    }
+}
+
+impl<DB: Backend> Default for GroupCommit<DB> {
+    fn default() -> Self {
+        Self {
+            waiting: Mutex::default(),
+            tickets: AtomicU64::default(),
+            alone: AtomicU32::default(),
+            penalty: AtomicU32::default(),
+        }
+    }
+}
+
+impl<DB: Backend> GroupCommit<DB> {
+    pub(crate) fn ticket(&self) -> Ticket {
+        Ticket(self.tickets.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Waiter<DB>>> {
+        // The queue is whole after every statement under its lock.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn takes_part(&self, source: &SourceState) -> bool {
+        DB::SINGLE_WRITER
+            && source.batch() > 1
+            && !source.is_deferred()
+            && source.handler_time().is_short(source.batch_time())
+            && !self.is_to_run_alone()
+    }
+
+    fn is_to_run_alone(&self) -> bool {
+        let less = |alone: u32| alone.checked_sub(1);
+        self.alone
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+            .is_ok()
+    }
+
+    /// A group was undone, or a handler ran for nothing in it: the next deliveries run alone, twice as many each time.
+    pub(super) fn failed(&self) {
+        let doubled = |penalty: u32| Some((penalty * 2).clamp(ALONE, MOST_ALONE));
+        let before = self
+            .penalty
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, doubled);
+        let before = before.unwrap_or_default();
+        self.alone
+            .store((before * 2).clamp(ALONE, MOST_ALONE), Ordering::Relaxed);
+    }
+
+    /// A group was committed.
+    pub(super) fn succeeded(&self) {
+        let halved = |penalty: u32| (penalty > 0).then_some(penalty / 2);
+        let _ = self
+            .penalty
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, halved);
+    }
+
+    /// Whoever has this ticket is not handed anything until it says that it is back. What it was handed before is there when
+    /// it looks.
+    pub(crate) fn away(&self, ticket: Ticket) -> Away<'_, DB> {
+        self.set_look(ticket, Look::Away);
+        Away(self, ticket)
+    }
+
+    fn set_look(&self, ticket: Ticket, look: Look) {
+        let mut waiting = self.lock();
+        let found = waiting.iter_mut().find(|waiter| waiter.ticket == ticket);
+        if let Some(waiter) = found {
+            waiter.look = look;
+        }
+    }
+
+    #[cfg(feature = "failpoints")]
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        let waiting = self.lock();
+        let have_looked = waiting.iter().filter(|waiter| waiter.look == Look::Done);
+        (waiting.len(), have_looked.count())
+    }
+
+    pub(super) fn anybody_waits(&self) -> bool {
+        !self.lock().is_empty()
+    }
+
+    /// Hands it on to one that waits, if there is one and the group may grow; otherwise it is given back.
+    pub(super) fn hand_on<'a>(&self, mut open: Open<'a, DB>) -> Option<Open<'a, DB>> {
+        let Some(count) = open.members().filter(|members| members.may_grow()) else {
+            return Some(open);
+        };
+        let (count, shared) = (count.count, open.shared());
+        let mut waiting = self.lock();
+        let fits = |waiter: &Waiter<DB>| waiter.look != Look::Away && waiter.batch > count;
+        while let Some(at) = waiting.iter().position(fits) {
+            let Some(waiter) = waiting.remove(at) else {
+                break;
+            };
+            let baton = Baton {
+                shared: waiter.shared,
+                parts: Some(Box::new(open.into_parts())),
+            };
+            // Under the lock, so that who gives its place up knows whether it was handed something.
+            match waiter.to.send(baton) {
+                Ok(()) => return None,
+                Err(back) => open = back.take(shared),
+            }
+        }
+        Some(open)
+    }
+}
+
+/// It is handed nothing. Not back when dropped: who leaves for good would be handed what it drops.
+pub(crate) struct Away<'a, DB: Backend>(&'a GroupCommit<DB>, Ticket);
+
+impl<DB: Backend> Away<'_, DB> {
+    pub(crate) fn back(self) {
+        self.0.set_look(self.1, Look::Done);
+    }
+}
+
+/// A place among those that wait, given up when dropped.
+struct Seat<'a, DB: Backend> {
+    of: &'a GroupCommit<DB>,
+    ticket: Ticket,
+    from: oneshot::Receiver<Baton<DB>>,
+}
+
+impl<DB: Backend> Seat<'_, DB> {
+    fn give_up(&mut self) {
+        let mut waiting = self.of.lock();
+        let mine = waiting
+            .iter()
+            .position(|waiter| waiter.ticket == self.ticket);
+        if let Some(mine) = mine {
+            waiting.remove(mine);
+        }
+    }
+}
+
+impl<DB: Backend> Drop for Seat<'_, DB> {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+/// The one writer's turn, where the database has but one; or the transaction of one that has it.
+pub(crate) async fn turn<DB: Backend>(
+    shared: &Arc<Shared<DB>>,
+    source: &SourceState,
+    ticket: Ticket,
+    until: Instant,
+) -> Result<Turn<DB>, ()> {
+    let of = &shared.group_commit;
+    if !of.takes_part(source) {
+        let permit = shared.turn_within(until).await?;
+        return Ok(Turn::Own {
+            permit,
+            shares: false,
+        });
+    }
+    let own = |permit| Turn::Own {
+        permit,
+        shares: true,
+    };
+    if let Some(writer) = &shared.writer
+        && let Ok(permit) = Arc::clone(writer).try_acquire_owned()
+    {
+        return Ok(own(Some(permit)));
+    }
+    let (to, from) = oneshot::channel();
+    of.lock().push_back(Waiter {
+        ticket,
+        look: Look::NotYet,
+        batch: source.batch(),
+        to,
+        shared: Arc::clone(shared),
+    });
+    let mut seat = Seat { of, ticket, from };
+    let turn = tokio::select! {
+        biased;
+        Ok(baton) = &mut seat.from => return Ok(Turn::Joined(baton)),
+        turn = shared.turn_within(until) => turn,
+    };
+    seat.give_up();
+    match seat.from.try_recv() {
+        Ok(baton) => Ok(Turn::Joined(baton)),
+        Err(_) => turn.map(own),
+    }
+}

@@ -1,0 +1,210 @@
+//! One delivery's part in a transaction that several share.
+
+use std::sync::atomic::Ordering;
+
+use http::{Response, StatusCode};
+
+use super::group_commit::{Baton, Fate, Members, told};
+use super::open::Open;
+use super::settle::Said;
+use super::{Entered, Job, Run, Settled, Stop, within};
+use crate::answer::Answer;
+use crate::event::Outcome;
+use crate::fail::{at, point};
+use crate::probe::Happened;
+use crate::queue::End;
+use crate::store::{Backend, Fault};
+
+/// What became of entering a transaction in which others have written.
+enum Next {
+    Run,
+    /// Not what a group is for: it runs alone. `wrote`: what is to be taken back.
+    Alone {
+        wrote: bool,
+    },
+}
+
+impl<DB: Backend> Job<'_, DB> {
+    /// As [`Job::once`], in a transaction that others have begun. Whatever is not a clean success leaves it: by a rollback to
+    /// our savepoint, if the transaction is what it was, and otherwise all members are undone.
+    pub(super) async fn join<R>(
+        &self,
+        baton: Baton<DB>,
+        handler: &mut dyn Run<R>,
+    ) -> Result<Settled<R>, Stop> {
+        let mut open = baton.take(self.shared);
+        open.arm(self.deadline);
+        self.learn_generation();
+        self.shared.fail.reached(at::BEGUN).await?;
+        match within(self.deadline, self.enter_next(&mut open)).await {
+            Ok(Next::Run) => {}
+            Ok(Next::Alone { wrote }) => {
+                self.leave(open, wrote).await;
+                return Err(Stop::Again);
+            }
+            Err(stop) => {
+                self.undo_group(open).await;
+                return Err(again(stop));
+            }
+        }
+        self.saw(|| Entered::Run { from: None }.seen());
+        self.shared.fail.reached(at::ENTERED).await?;
+        let said = self.lend_timed(&mut open, handler).await;
+        self.shared.fail.reached(at::HANDLED).await?;
+        match said {
+            Said::Commit(response) => self.settle(open, None, response).await,
+            Said::Failed(settled) => {
+                self.leave(open, true).await;
+                Ok(settled)
+            }
+            // Kept with their request, which a transaction of its own does.
+            Said::Terminal(_) | Said::NotYet(_) => {
+                self.shared.group_commit.failed();
+                self.leave(open, true).await;
+                Err(Stop::Again)
+            }
+            Said::Lost(settled) => {
+                self.shared.group_commit.failed();
+                Ok(settled)
+            }
+        }
+    }
+
+    /// Its row, and its turn, behind what the member before it has left as it was.
+    async fn enter_next(&self, open: &mut Open<'_, DB>) -> Result<Next, Stop> {
+        let (conn, sql, event) = (open.conn(), &self.shared.sql, self.new_event());
+        if !DB::insert_behind(conn, sql, &event).await? {
+            return Ok(Next::Alone { wrote: false });
+        }
+        match self.enter_new(conn).await {
+            Ok(Entered::Run { .. }) => Ok(Next::Run),
+            Ok(_) | Err(Stop::Again) => Ok(Next::Alone { wrote: true }),
+            Err(stop) => Err(stop),
+        }
+    }
+
+    /// What has succeeded here is committed with what comes behind it, if anything waits.
+    pub(super) async fn share<R>(
+        &self,
+        mut open: Open<'_, DB>,
+        mut response: Response<R>,
+    ) -> Result<Settled<R>, Stop> {
+        // A transaction of the handler's own that it has dropped is gone once the driver's thread has come to it.
+        if self.source.answer_limit().is_some() || DB::depth(open.conn()) != 1 {
+            let renewed = within(self.deadline, open.checkpoint()).await;
+            match (renewed, DB::depth(open.conn())) {
+                (Ok(()), 1) => {}
+                (Err(stop), _) => return self.spoiled(open, stop).await,
+                _ => return self.spoiled(open, Stop::Again).await,
+            }
+        }
+        let kept = match self.keep_answer(&mut open, &mut response).await {
+            Ok(kept) => kept,
+            Err(stop) => return self.spoiled(open, stop).await,
+        };
+        let fate = open.add_member(self.source);
+        self.go_on(open).await;
+        match told(fate).await {
+            Fate::Committed => self.saw(|| Happened::Committed),
+            Fate::Undone => {
+                self.saw(|| Happened::Noted("its group was undone: it is tried alone".into()));
+                return Err(Stop::Again);
+            }
+            Fate::Unknown => {
+                self.saw(|| Happened::InDoubt);
+                let unknown = Answer::unavailable("the commit's outcome is not known");
+                return Err(Stop::Answer(unknown));
+            }
+        }
+        self.shared.fail.reached(at::COMMITTED).await?;
+        if !response.status().is_success() {
+            *response.status_mut() = StatusCode::OK;
+        }
+        Ok(Settled {
+            kept,
+            ..Settled::handler(End::Applied, Outcome::Applied, response)
+        })
+    }
+
+    /// Hands the transaction on, or commits it for those who are in it.
+    async fn go_on(&self, open: Open<'_, DB>) {
+        if let Some(open) = self.shared.group_commit.hand_on(open) {
+            let fate = self.commit_group(open).await;
+            if fate == Fate::Undone {
+                self.shared.group_commit.failed();
+            }
+        }
+    }
+
+    async fn commit_group(&self, mut open: Open<'_, DB>) -> Fate {
+        let Some(mut members) = open.take_members() else {
+            return Fate::Undone;
+        };
+        if self.shared.fail.reached(at::RELEASED).await.is_err() {
+            return Fate::Undone;
+        }
+        let fate = commit(open, &mut members).await;
+        if fate == Fate::Committed {
+            self.shared.group_commit.succeeded();
+        }
+        members.tell(fate);
+        fate
+    }
+
+    /// Leaves the group, which goes on without it.
+    async fn leave(&self, mut open: Open<'_, DB>, wrote: bool) {
+        let undone = within(self.deadline, async {
+            if wrote {
+                point!(self.shared, "store.rollback_to");
+                DB::rollback_to(open.conn()).await?;
+            }
+            Ok(())
+        });
+        match undone.await {
+            Ok(()) if DB::depth(open.conn()) == 1 => self.go_on(open).await,
+            _ => self.undo_group(open).await,
+        }
+    }
+
+    /// Rolls all of it back. A rollback whose own failure changes nothing: the connection is closed then.
+    async fn undo_group(&self, mut open: Open<'_, DB>) {
+        self.shared.group_commit.failed();
+        let members = open.take_members();
+        let _ = open.roll_back(self.deadline).await;
+        drop(members);
+    }
+
+    /// It has succeeded, and cannot be shared: nobody has told it an end, and it is run alone.
+    async fn spoiled<R>(&self, open: Open<'_, DB>, stop: Stop) -> Result<Settled<R>, Stop> {
+        self.undo_group(open).await;
+        Err(again(stop))
+    }
+
+    pub(super) fn learn_generation(&self) {
+        if let Some(place) = self.place() {
+            let generation = self.shared.generations.get(place.stream);
+            self.generation.store(generation, Ordering::Relaxed);
+        }
+    }
+}
+
+async fn commit<DB: Backend>(mut open: Open<'_, DB>, members: &mut Members) -> Fate {
+    members.is_committing();
+    match open.send_commit().await {
+        Ok(()) => {
+            open.clean().await;
+            Fate::Committed
+        }
+        // What a handler did to the transaction, or a constraint that was deferred: whose it was is found out one by one.
+        Err(Stop::Database(error)) if DB::fault(&error) != Fault::Gone => Fate::Undone,
+        Err(_) => Fate::Unknown,
+    }
+}
+
+/// What failed in a group says little about this one, unless its time is spent.
+fn again(stop: Stop) -> Stop {
+    match stop {
+        Stop::Budget => Stop::Budget,
+        _ => Stop::Again,
+    }
+}

@@ -1,0 +1,324 @@
+//! Connections that stay with the inbox for a moment, between two deliveries.
+//!
+//! The pool asks a connection whether it still answers when it is handed out and when it comes back: two round trips
+//! besides the four of an event. One that was used a moment ago needs no such question. It goes back to the pool, and is
+//! asked, when nothing has needed it for some milliseconds, and after a second in any case; much sooner when the pool is
+//! exhausted, for somebody else may be waiting for it there, and at once when a delivery does.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::{Pool, SqlStr};
+use sqlx_core::transaction::TransactionManager as _;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::store::{Backend, close_hard};
+
+/// Unused for so long, it goes back.
+const IDLE: Duration = Duration::from_millis(50);
+/// Since it was taken from the pool: then the pool's own rules (its age, its tests) have their turn.
+const LONGEST: Duration = Duration::from_secs(1);
+/// The same while the pool has no other to give.
+const LONGEST_SCARCE: Duration = Duration::from_millis(100);
+/// For two statements without any work.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A connection, what the inbox knows about it, and since when it was not in the pool.
+pub(crate) struct Warmed<DB: Backend> {
+    pub(crate) conn: PoolConnection<DB>,
+    pub(crate) session: DB::Session,
+    /// The incarnation of the database that it was taken under, counted.
+    pub(crate) generation: u64,
+    pub(crate) since: Instant,
+}
+
+/// The connections that stay.
+pub(crate) struct Warm<DB: Backend>(Arc<Kept<DB>>);
+
+struct Kept<DB: Backend> {
+    pool: Pool<DB>,
+    runtime: Handle,
+    /// Of this inbox's, idle or in use, at most so many are kept from the pool.
+    most: usize,
+    in_use: AtomicUsize,
+    taken: AtomicUsize,
+    idle: Mutex<Idle<DB>>,
+}
+
+struct Idle<DB: Backend> {
+    /// The one that was used last is the last, and each with the time of that.
+    list: Vec<(Warmed<DB>, Instant)>,
+    /// Who waits for the pool.
+    waiting: usize,
+    /// Those of an earlier one are not kept.
+    generation: u64,
+    swept: bool,
+    closed: bool,
+}
+
+/// Says that somebody waits for the pool, until dropped.
+pub(crate) struct Waits<'a, DB: Backend>(&'a Kept<DB>);
+
+impl<DB: Backend> Drop for Waits<'_, DB> {
+    fn drop(&mut self) {
+        self.0.lock().waiting -= 1;
+    }
+}
+
+impl<DB: Backend> Warm<DB> {
+    pub(crate) fn new(pool: Pool<DB>, most: usize) -> Self {
+        Self(Arc::new(Kept {
+            pool,
+            runtime: Handle::current(),
+            most,
+            in_use: AtomicUsize::new(0),
+            taken: AtomicUsize::new(0),
+            idle: Mutex::new(Idle {
+                list: Vec::new(),
+                waiting: 0,
+                generation: 0,
+                swept: false,
+                closed: false,
+            }),
+        }))
+    }
+
+    /// The one that was used last, if it is of this generation; otherwise the caller waits for the pool.
+    pub(crate) fn take(&self, generation: u64) -> Result<Warmed<DB>, Waits<'_, DB>> {
+        let mut idle = self.0.lock();
+        while let Some((warmed, _)) = idle.list.pop() {
+            if warmed.generation == generation {
+                return Ok(warmed);
+            }
+            close_hard(warmed.conn);
+        }
+        idle.waiting += 1;
+        drop(idle);
+        Err(Waits(&self.0))
+    }
+
+    /// How often one was taken, from here or from the pool.
+    pub(crate) fn taken(&self) -> usize {
+        self.0.taken.load(Ordering::Relaxed)
+    }
+
+    /// One more is in use.
+    pub(crate) fn used(&self) {
+        self.0.taken.fetch_add(1, Ordering::Relaxed);
+        self.0.in_use.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One less is.
+    pub(crate) fn unused(&self) {
+        self.0.in_use.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Keeps it, or gives it back to the pool. All that was sent over it was answered, and no transaction is open.
+    pub(crate) fn put(&self, warmed: Warmed<DB>) {
+        let now = Instant::now();
+        let kept = &self.0;
+        let mut idle = kept.lock();
+        if warmed.generation < idle.generation {
+            drop(idle);
+            return close_hard(warmed.conn);
+        }
+        let room = idle.list.len() + kept.in_use.load(Ordering::Relaxed) < kept.most;
+        if !room || idle.closed || idle.waiting > 0 || now - warmed.since > kept.longest() {
+            drop(idle);
+            return kept.leave(warmed.conn);
+        }
+        idle.list.push((warmed, now));
+        if !std::mem::replace(&mut idle.swept, true) {
+            kept.runtime.spawn(sweep(Arc::downgrade(kept)));
+        }
+    }
+
+    /// All go back to the pool, which asks them whether they still answer.
+    pub(crate) fn return_all(&self) {
+        self.0.return_all();
+    }
+
+    /// From now on none is kept.
+    pub(crate) fn close(&self) {
+        self.0.lock().closed = true;
+        self.0.return_all();
+    }
+
+    /// The database is another one: of this generation.
+    pub(crate) fn discard_all(&self, generation: u64) {
+        let mut idle = self.0.lock();
+        idle.generation = idle.generation.max(generation);
+        let list = std::mem::take(&mut idle.list);
+        drop(idle);
+        for (warmed, _) in list {
+            close_hard(warmed.conn);
+        }
+    }
+}
+
+impl<DB: Backend> Kept<DB> {
+    fn lock(&self) -> MutexGuard<'_, Idle<DB>> {
+        // The list is whole after every statement under its lock.
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn longest(&self) -> Duration {
+        let most = self.pool.options().get_max_connections();
+        if self.pool.num_idle() > 0 || self.pool.size() < most {
+            LONGEST
+        } else {
+            LONGEST_SCARCE
+        }
+    }
+
+    fn return_all(&self) {
+        let list = std::mem::take(&mut self.lock().list);
+        for (warmed, _) in list {
+            self.leave(warmed.conn);
+        }
+    }
+
+    /// Those whose time has come go back. False if none is left.
+    fn sweep(&self) -> bool {
+        let (now, longest) = (Instant::now(), self.longest());
+        let mut idle = self.lock();
+        let due = |(warmed, used): &mut (Warmed<DB>, Instant)| {
+            now - *used >= IDLE || now - warmed.since > longest
+        };
+        let leaving: Vec<_> = idle.list.extract_if(.., due).collect();
+        let left = !idle.list.is_empty();
+        idle.swept = left;
+        drop(idle);
+        for (warmed, _) in leaving {
+            self.leave(warmed.conn);
+        }
+        left
+    }
+
+    /// Back to the pool. The driver may think itself inside of a transaction that has ended, since a COMMIT that goes
+    /// with other statements is none that it has seen.
+    fn leave(&self, conn: PoolConnection<DB>) {
+        if DB::depth(&conn) == 0 {
+            return drop(conn);
+        }
+        let mut leaving = Leaving(Some(conn));
+        self.runtime.spawn(async move {
+            let Some(conn) = leaving.0.as_mut() else {
+                return;
+            };
+            let counted = async {
+                // Without it the ROLLBACK would be a warning in PostgreSQL's log, and an error on SQLite.
+                DB::run(conn, SqlStr::from_static("BEGIN")).await?;
+                DB::TransactionManager::rollback(conn).await
+            };
+            if let Ok(Ok(())) = timeout(PATIENCE, counted).await
+                && DB::depth(conn) == 0
+            {
+                drop(leaving.0.take());
+            }
+        });
+    }
+}
+
+/// On its way to the pool, which does not get it if that is not gone to its end: its runtime may have been shut down.
+struct Leaving<DB: Backend>(Option<PoolConnection<DB>>);
+
+impl<DB: Backend> Drop for Leaving<DB> {
+    fn drop(&mut self) {
+        if let Some(conn) = self.0.take() {
+            crate::tx::discard(conn);
+        }
+    }
+}
+
+impl<DB: Backend> Drop for Kept<DB> {
+    fn drop(&mut self) {
+        // The inbox is gone, and perhaps the runtime too.
+        for (warmed, _) in std::mem::take(&mut self.lock().list) {
+            crate::tx::discard(warmed.conn);
+        }
+    }
+}
+
+async fn sweep<DB: Backend>(kept: Weak<Kept<DB>>) {
+    loop {
+        sleep(IDLE / 2).await;
+        let Some(kept) = kept.upgrade() else {
+            return;
+        };
+        if !kept.sweep() {
+            return;
+        }
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use sqlx::Sqlite;
+    use sqlx::sqlite::SqlitePoolOptions;
+
+    use super::*;
+
+    async fn pool() -> Pool<Sqlite> {
+        let options = SqlitePoolOptions::new().max_connections(1);
+        options.connect("sqlite::memory:").await.expect("a pool")
+    }
+
+    /// A connection whose driver counts a transaction that has ended.
+    async fn counting(pool: &Pool<Sqlite>) -> PoolConnection<Sqlite> {
+        let mut conn = Pool::acquire(pool).await.expect("a connection");
+        <Sqlite as sqlx::Database>::TransactionManager::begin(&mut conn, None)
+            .await
+            .expect("it begins");
+        Sqlite::run(&mut conn, SqlStr::from_static("COMMIT"))
+            .await
+            .expect("it ends");
+        assert_eq!(Sqlite::depth(&conn), 1);
+        conn
+    }
+
+    fn warmed(conn: PoolConnection<Sqlite>, generation: u64) -> Warmed<Sqlite> {
+        Warmed {
+            conn,
+            session: None,
+            generation,
+            since: Instant::now(),
+        }
+    }
+
+    /// §4.5: a transaction that somebody else begins on it would be a savepoint.
+    #[tokio::test]
+    async fn the_pool_gets_none_that_counts_a_transaction_though_the_inbox_has_lost_its_runtime() {
+        let (pool, runtime) = (pool().await, tokio::runtime::Runtime::new().unwrap());
+        let warm = {
+            let _inside = runtime.enter();
+            Warm::<Sqlite>::new(pool.clone(), 0)
+        };
+        runtime.shutdown_background();
+        warm.put(warmed(counting(&pool).await, 0));
+        let conn = Pool::acquire(&pool).await.expect("a connection");
+        assert_eq!(Sqlite::depth(&conn), 0);
+    }
+
+    /// §2.4: it looked at the generation before, and comes late.
+    #[tokio::test]
+    async fn none_of_an_earlier_generation_is_kept() {
+        let pool = pool().await;
+        let warm = Warm::<Sqlite>::new(pool.clone(), 1);
+        let mut conn = Pool::acquire(&pool).await.expect("a connection");
+        Sqlite::run(
+            &mut conn,
+            SqlStr::from_static("CREATE TEMPORARY TABLE mark (n INTEGER)"),
+        )
+        .await
+        .expect("it is marked");
+        warm.discard_all(1);
+        warm.put(warmed(conn, 0));
+        let mut other = Pool::acquire(&pool).await.expect("a connection");
+        let marked = Sqlite::run(&mut other, SqlStr::from_static("SELECT n FROM mark"));
+        assert!(marked.await.is_err(), "it is another connection");
+    }
+}
