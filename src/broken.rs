@@ -66,6 +66,11 @@ variants! {
     AttemptUncounted: "an_attempt_is_not_counted_before_it_begins";
     LeaseForEver: "a_lease_is_never_taken_over";
     TriedAtOnce: "a_failed_attempt_is_tried_again_at_once";
+    // Batches.
+    BatchGoesOn: "a_batch_goes_on_outside_its_transaction";
+    GroupGoesOn: "a_group_goes_on_outside_its_transaction";
+    GroupToldEarly: "a_group_is_acknowledged_before_its_commit";
+    BatchedAgain: "what_a_batch_left_behind_is_batched_again";
     // Keeping.
     PurgeCursors: "the_purge_takes_cursors_too";
     PurgeTheLiving: "the_purge_takes_dead_letters_too";
@@ -114,6 +119,15 @@ mod on {
             (Some(Variant::AttemptUncounted), "claim") => (
                 "attempts = attempts + 1, unfinished = unfinished + 1",
                 "attempts = attempts, unfinished = unfinished",
+            ),
+            (Some(Variant::BatchedAgain), "claim_batch") => ("lease_token = 0", "lease_token <= 0"),
+            (Some(Variant::BatchGoesOn), "mark_member_by_savepoint")
+            | (Some(Variant::GroupGoesOn), "insert_behind") => {
+                ("RELEASE SAVEPOINT tower_inbox; SAVEPOINT tower_inbox;", "")
+            }
+            (Some(Variant::BatchGoesOn), "mark_member_by_transaction") => (
+                "pg_current_xact_id_if_assigned()::text::bigint = ?",
+                "? <> 0",
             ),
             (Some(Variant::RangesIgnored), "range_at" | "ranges_after") => {
                 ("WHERE ", "WHERE 1 = 0 AND ")

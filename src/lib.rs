@@ -44,11 +44,12 @@
 //! 7. With a sequence: the cursor of its correlation id is advanced by a compare-and-swap, or the event is parked. With a
 //!    version: that of its correlation id is raised by a compare-and-swap, or the event is recorded as superseded.
 //! 8. The handler runs with that transaction in its hands, within what is left of the budget.
-//! 9. A 2xx: the savepoint is released, which fails if the transaction is not what it was; then COMMIT; then the answer.
+//! 9. A 2xx: the savepoint is released, which fails if the transaction is not what it was; then COMMIT, on
+//!    SQLite with [`Source::batch`] that of all who share the transaction; then the answer.
 //!    Another 4xx or a 3xx: rolled back, and a dead letter in the same transaction. [`Park`]: rolled back, and parked in the
 //!    same transaction. Anything else: rolled back.
 //!    A deferred source ([`Source::deferred`]) stores the event after step 6 instead; the worker does the rest.
-//! 10. Successors that are now due are applied by the worker, one transaction each.
+//! 10. Successors that are now due are applied by the worker, one transaction each, or several in one ([`Source::batch`]).
 //!
 //! # States of an event
 //!
@@ -76,12 +77,22 @@
 //!
 //! Whose turn it is is computed from the cursor and stored nowhere, so that nothing is stranded by a crash or a race.
 //!
+//! # Seen from outside
+//!
+//! Metrics by the `metrics` facade, each named in [`guide::metrics`]; statistics of the last 24 hours, over all processes and
+//! restarts, by [`Inbox::stats`], whose numbers are told in [`stats`].
+//!
+//! Each delivery, and each attempt of the worker, is a span with the handler inside; [`TraceContext`] says what it takes over
+//! from its producer's trace. [`Inbox::readiness`] and `Inbox::health_routes` are for probes. A dashboard and alert rules are in
+//! `ops/`; the README has the fields of the spans.
+//!
 //! # Features
 //!
 //! `axum` (default): `Inbox::mount` and the extractors. `sqlite` (default), `postgres`, `mysql` (MariaDB too): the back
-//! ends. `ed25519`: Standard Webhooks' `v1a` signatures. `reconcile`: producers' lists over HTTP(S), for [`reconcile`]. `testkit`: tests of your own handlers,
-//! in `testkit`. `cli`: the command `tower-inbox`, for operators; `tower-inbox
-//! explain` tells why a captured delivery verifies, or why not.
+//! ends. `ed25519`: Standard Webhooks' `v1a` signatures. `opentelemetry`: parents and links of spans, for
+//! `tracing-opentelemetry`. `reconcile`: producers' lists over HTTP(S), for [`reconcile`]. `testkit`: tests of your own handlers,
+//! in `testkit`. `console`: a console in the browser, in `console`. `cli`: the command `tower-inbox`, with which operators see
+//! what waits and free it: [`guide::command_line`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Without a back end the crate is `verify`, `envelope` and `preset`, and the rest is there for nobody.
 #![cfg_attr(
@@ -98,6 +109,8 @@ pub mod broken;
 mod broken;
 mod burst;
 pub mod clock;
+#[cfg(feature = "console")]
+pub mod console;
 mod describe;
 mod dispatch;
 mod door;
@@ -109,11 +122,14 @@ mod extract;
 mod fail;
 mod generations;
 mod guard;
+mod health;
 mod inbox;
 mod kept;
+mod lane;
 pub mod layer;
 pub mod operator;
 mod order;
+mod outlive;
 mod park;
 pub mod preset;
 mod probe;
@@ -123,33 +139,41 @@ pub mod reconcile;
 mod request;
 mod shared;
 mod source;
+pub mod stats;
 mod store;
 mod tenants;
 #[cfg(feature = "testkit")]
 pub mod testkit;
+mod trace;
 mod tracker;
 mod tx;
 pub mod verify;
+mod warm;
 mod watch;
 
 pub use answer::INBOX_OUTCOME;
 pub use burst::{Burst, BurstState};
+#[doc(hidden)]
+pub use describe::{METRICS, Metric, MetricKind};
 pub use error::{BuildError, BuildErrorKind, OperatorError, OperatorErrorKind, TxError};
 pub use event::{Delivery, Origin, Outcome, Verdict};
 #[cfg(feature = "failpoints")]
 #[doc(hidden)]
 pub use fail::FailPoints;
 pub use guard::Guarded;
+pub use health::{Check, Readiness};
 pub use inbox::{Inbox, InboxBuilder};
 pub use operator::Operator;
 pub use order::{Purged, WorkerStatus};
 pub use park::Park;
 pub use preset::Preset;
 pub use source::{EqualVersions, Source};
-pub use store::Backend;
+pub use stats::Stats;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite;
+pub use store::{Backend, SchemaVersion};
 pub use tenants::{Tenant, TenantFuture, Tenants};
+pub use trace::TraceContext;
 pub use tx::Tx;
 pub use verify::{Secret, Secrets};
 
@@ -161,10 +185,14 @@ pub mod guide {
     pub mod broken {}
     #[doc = include_str!("../docs/clauses.md")]
     pub mod clauses {}
+    #[doc = include_str!("../docs/command-line.md")]
+    pub mod command_line {}
     #[doc = include_str!("../docs/consistency.md")]
     pub mod consistency {}
     #[doc = include_str!("../docs/kudos.md")]
     pub mod kudos {}
+    #[doc = include_str!("../docs/metrics.md")]
+    pub mod metrics {}
     #[doc = include_str!("../docs/model.md")]
     pub mod model {}
     #[doc = include_str!("../docs/rules.md")]

@@ -1,19 +1,23 @@
 //! Many stored events at once: one transaction each, so that one that cannot be done stops no other.
 
+use std::error::Error as _;
 use std::num::NonZeroU32;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
 use super::letters::{Filter, PageKey};
 use super::{Operator, check_reason};
-use crate::error::OperatorError;
+use crate::error::{OperatorError, OperatorErrorKind};
 use crate::store::{Backend, Reason};
 
 /// Events a second, unless something else is said.
 const PER_SECOND: NonZeroU32 = NonZeroU32::new(100).expect("not 0");
 /// Letters of a page.
 const PAGE: usize = 200;
+/// Events in a row that the database did nothing about, each after ten seconds perhaps: it is away, and not one of them locked.
+const FAULTS: u32 = 3;
 /// Refusals that are told in full.
 const TOLD: usize = 20;
 
@@ -74,6 +78,14 @@ pub struct Refusal {
     pub why: String,
 }
 
+/// What is replayed if nothing else is said: others have no turn to come.
+pub(crate) const REPLAYED: [Reason; 4] = [
+    Reason::Gap,
+    Reason::Handler,
+    Reason::Rejected,
+    Reason::Crash,
+];
+
 #[derive(Clone, Copy)]
 enum Verb {
     Replay,
@@ -92,14 +104,27 @@ impl<DB: Backend> Operator<DB> {
         reason: &str,
         options: BulkOptions,
     ) -> Result<BulkReport, OperatorError> {
-        let reasons = [
-            Reason::Gap,
-            Reason::Handler,
-            Reason::Rejected,
-            Reason::Crash,
-        ];
-        let filter = filter.clone().or_reasons(&reasons);
-        self.all(Verb::Replay, &filter, reason, options).await
+        let filter = filter.clone().or_reasons(&REPLAYED);
+        self.all(Verb::Replay, &filter, reason, options, &mut |_| {
+            ControlFlow::Continue(())
+        })
+        .await
+    }
+
+    /// [`Operator::replay_where`], telling `told` how far it is after each event. It may end it there: what was done stays done.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn replay_where_telling(
+        &self,
+        filter: &Filter,
+        reason: &str,
+        options: BulkOptions,
+        mut told: impl FnMut(&BulkReport) -> ControlFlow<()> + Send,
+    ) -> Result<BulkReport, OperatorError> {
+        let filter = filter.clone().or_reasons(&REPLAYED);
+        self.all(Verb::Replay, &filter, reason, options, &mut told)
+            .await
     }
 
     /// Discards every dead letter that matches: [`Operator::discard`] for each.
@@ -112,7 +137,25 @@ impl<DB: Backend> Operator<DB> {
         reason: &str,
         options: BulkOptions,
     ) -> Result<BulkReport, OperatorError> {
-        self.all(Verb::Discard, filter, reason, options).await
+        self.all(Verb::Discard, filter, reason, options, &mut |_| {
+            ControlFlow::Continue(())
+        })
+        .await
+    }
+
+    /// [`Operator::discard_where`], telling `told` how far it is after each event. It may end it there: what was done stays done.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn discard_where_telling(
+        &self,
+        filter: &Filter,
+        reason: &str,
+        options: BulkOptions,
+        mut told: impl FnMut(&BulkReport) -> ControlFlow<()> + Send,
+    ) -> Result<BulkReport, OperatorError> {
+        self.all(Verb::Discard, filter, reason, options, &mut told)
+            .await
     }
 
     async fn all(
@@ -121,10 +164,11 @@ impl<DB: Backend> Operator<DB> {
         filter: &Filter,
         reason: &str,
         options: BulkOptions,
+        told: &mut (dyn FnMut(&BulkReport) -> ControlFlow<()> + Send),
     ) -> Result<BulkReport, OperatorError> {
         check_reason(reason)?;
         let mut report = BulkReport::default();
-        let mut after = None;
+        let (mut after, mut faults) = (None, 0);
         let mut next = Instant::now();
         loop {
             let page = match self.dead_letters(filter, after.as_ref(), PAGE).await {
@@ -136,30 +180,38 @@ impl<DB: Backend> Operator<DB> {
             };
             for letter in page.letters {
                 report.matched += 1;
-                if options.dry_run {
-                    continue;
+                match letter {
+                    _ if options.dry_run => {}
+                    Err(unreadable) => report.refused(unreadable.key, unreadable.why),
+                    Ok(letter) => {
+                        sleep_until(next).await;
+                        next = Instant::now() + Duration::from_secs(1) / options.per_second.get();
+                        let (source, event_id) = (&letter.source, &letter.event_id);
+                        let done = match verb {
+                            Verb::Replay => self.replay(source, event_id, reason).await,
+                            Verb::Discard => self.discard(source, event_id, reason).await,
+                        };
+                        faults = match &done {
+                            Err(error) if is_everybodys(error) => faults + 1,
+                            _ => 0,
+                        };
+                        match done {
+                            Ok(true) => report.done += 1,
+                            Ok(false) => report.left += 1,
+                            Err(error) if faults == FAULTS => {
+                                report.left += 1;
+                                report.stopped = Some(error);
+                                return Ok(report);
+                            }
+                            Err(error) => {
+                                let key = PageKey::new(source, event_id);
+                                report.refused(Some(key), error.to_string());
+                            }
+                        }
+                    }
                 }
-                let letter = match letter {
-                    Ok(letter) => letter,
-                    Err(unreadable) => {
-                        report.refused(unreadable.key, unreadable.why);
-                        continue;
-                    }
-                };
-                sleep_until(next).await;
-                next = Instant::now() + Duration::from_secs(1) / options.per_second.get();
-                let (source, event_id) = (&letter.source, &letter.event_id);
-                let done = match verb {
-                    Verb::Replay => self.replay(source, event_id, reason).await,
-                    Verb::Discard => self.discard(source, event_id, reason).await,
-                };
-                match done {
-                    Ok(true) => report.done += 1,
-                    Ok(false) => report.left += 1,
-                    Err(error) => {
-                        let key = PageKey::new(source, event_id);
-                        report.refused(Some(key), error.to_string());
-                    }
+                if told(&report).is_break() {
+                    return Ok(report);
                 }
             }
             after = page.next;
@@ -167,6 +219,20 @@ impl<DB: Backend> Operator<DB> {
                 return Ok(report);
             }
         }
+    }
+}
+
+/// Of the database, and not of the one event.
+fn is_everybodys(error: &OperatorError) -> bool {
+    let source = error.source();
+    let of_the_row = source.and_then(|source| source.downcast_ref::<sqlx::Error>());
+    match error.kind() {
+        OperatorErrorKind::Busy => true,
+        OperatorErrorKind::Database => !matches!(
+            of_the_row,
+            Some(sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. })
+        ),
+        _ => false,
     }
 }
 

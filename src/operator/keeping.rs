@@ -101,8 +101,7 @@ impl<DB: Backend> Operator<DB> {
             reason,
         };
         own(&self.shared, &set).await?;
-        self.shared.tenants.set_gone(source, gone);
-        state.set_gone(gone);
+        self.shared.tenants.set_gone(&state, gone);
         Ok(())
     }
 }

@@ -5,14 +5,12 @@ use std::fmt;
 use bytes::Bytes;
 use http::Request;
 
-use super::{Operator, StreamInfo, info};
+use super::{MOST, Operator, Rows, StreamInfo, info};
 use crate::clock::Timestamp;
 use crate::error::OperatorError;
 use crate::request;
 use crate::store::{Backend, Key, LetterFilter, LetterRow, Place, Reason, State, Stream};
 
-/// Letters of one page at most.
-const MOST: usize = 1_000;
 /// Stored events around one, on either side of it.
 const NEIGHBOURS: i64 = 10;
 
@@ -213,9 +211,7 @@ impl Letter {
             decided_at: row.decided_at,
             tried_at: row.tried_at,
             attempts: row.attempts.unwrap_or(0),
-            last_status: row
-                .last_status
-                .and_then(|status| u16::try_from(status).ok()),
+            last_status: status(row.last_status),
             last_error: row.last_error,
             body_bytes: row
                 .body_bytes
@@ -224,6 +220,11 @@ impl Letter {
             out_of_order: row.out_of_order == Some(1),
         }
     }
+}
+
+/// What the handler answered, from its column.
+pub(super) fn status(column: Option<i64>) -> Option<u16> {
+    column.and_then(|status| u16::try_from(status).ok())
 }
 
 /// All that is known of one event. Its `Debug` shows neither headers nor body.
@@ -287,8 +288,14 @@ impl<DB: Backend> Operator<DB> {
         };
         let found = self
             .look(async |shared, conn| {
-                let rows = i64::try_from(limit).unwrap_or(i64::MAX);
-                DB::letters(conn, &shared.sql, &filter.for_database(), after, rows).await
+                DB::letters(
+                    conn,
+                    &shared.sql,
+                    &filter.for_database(),
+                    after,
+                    limit.rows(),
+                )
+                .await
             })
             .await?;
         let full = found.len() == limit;

@@ -13,16 +13,22 @@
 //! for letter in page.letters.iter().flatten() {
 //!     ada.replay(&letter.source, &letter.event_id, "the account exists now").await?;
 //! }
+//! for stream in ada.streams(Some("crm"), None, 50).await?.streams {
+//!     println!("{} waits for {:?}; {} behind it", stream.correlation_id, stream.next, stream.parked);
+//! }
 //! if let Some(stream) = ada.cursor("crm", "acct_1").await? {
 //!     ada.skip("crm", "acct_1", stream.next, stream.seen(), "lost by the producer, ticket 7").await?;
 //! }
 //! # Ok(()) }
 //! ```
 
+mod audit;
 mod bulk;
 mod keeping;
 mod letters;
+mod outside;
 mod stream;
+mod streams;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -38,18 +44,36 @@ use crate::order::worker::{self, Work};
 use crate::shared::{Pooled, Shared};
 use crate::store::{Backend, Key, Start, Stream};
 
+pub use audit::{AuditEntry, AuditFilter, AuditPage};
+#[cfg(feature = "console")]
+pub(crate) use bulk::REPLAYED;
 pub use bulk::{BulkOptions, BulkReport, Refusal};
 pub use keeping::{Erased, Erasure};
 pub use letters::{Filter, Letter, Neighbour, Page, PageKey, Story, Unreadable};
+pub use outside::{Clocks, Incident, ListState, WorkerBeat};
 use stream::info;
 pub use stream::{Moved, Seen, StreamInfo};
+pub use streams::{Head, StreamEvent, StreamKey, StreamPage, StreamView, WaitingStream};
 
 pub use crate::store::{Range, RangeKind, Reason, State};
 
 /// For looking, outside of any transaction.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Rows of one page at most.
+const MOST: usize = 1_000;
 /// The longest reason, in bytes.
 const LONGEST_REASON: usize = 2_000;
+
+/// A number of rows, as databases count them.
+trait Rows {
+    fn rows(self) -> i64;
+}
+
+impl Rows for usize {
+    fn rows(self) -> i64 {
+        i64::try_from(self).unwrap_or(i64::MAX)
+    }
+}
 
 /// An operator at work on an inbox: [`Inbox::operator`]. Cheap to clone.
 pub struct Operator<DB: Backend> {
@@ -321,6 +345,10 @@ impl<DB: Backend> Operator<DB> {
             .await
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Shared<DB>> {
+        &self.shared
+    }
+
     /// Statements outside of any transaction.
     async fn look<T>(
         &self,
@@ -368,7 +396,7 @@ impl<DB: Backend> Operator<DB> {
     }
 }
 
-fn check_reason(reason: &str) -> Result<(), OperatorError> {
+pub(crate) fn check_reason(reason: &str) -> Result<(), OperatorError> {
     if reason.is_empty() || reason.len() > LONGEST_REASON || reason.contains('\0') {
         return Err(OperatorError::invalid("a reason is 1 to 2,000 bytes"));
     }
