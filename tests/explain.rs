@@ -408,8 +408,8 @@ fn other_ways_to_say_it() {
         outcome.is(0, cause);
     }
     for (wrong, why) in [
-        (vec![], "no command"),
-        (vec!["explode"], "no command"),
+        (vec![], "Usage:"),
+        (vec!["explode"], "unrecognized subcommand"),
         (vec!["explain"], "no preset"),
         (
             vec!["explain", "nobody", &request, "--secret", SECRET],

@@ -1,61 +1,104 @@
-//! The command `tower-inbox`. One module for each subcommand: its `HELP`, and a `run` that gives the exit status.
+//! The command `tower-inbox`: what an operator does from a terminal or a script.
 //!
-//! Exit status 2 is a wrong command line everywhere; what else there is, each subcommand says.
+//! `cli` has the command line, `commands` one module for each command that talks to the database; `explain` and `send` need
+//! none. Whatever somebody else wrote (ids, errors, headers) goes through `show`, which makes it harmless for a terminal.
 
-#![allow(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a command-line program"
+#![cfg_attr(
+    not(any(feature = "sqlite", feature = "postgres", feature = "mysql")),
+    allow(
+        dead_code,
+        unused_imports,
+        unused_variables,
+        reason = "without a database most commands can only say so"
+    )
 )]
 
+mod cli;
+mod commands;
+mod confirm;
+mod database;
 mod explain;
+mod failure;
+mod interrupt;
+mod secrets;
+mod send;
+mod show;
+mod warnings;
 
 use std::process::ExitCode;
 
-const HELP: &str = "\
-tower-inbox: for operators of a webhook inbox
+use clap::{CommandFactory as _, Parser as _};
 
-usage: tower-inbox <command> [options]
+use self::cli::{Cli, Command};
+use self::failure::Failure;
 
-commands:
-  explain   why a captured delivery verifies, or why not
-
-`tower-inbox <command> --help` has the rest.
-";
-
-/// A wrong command line: what is wrong with it.
-struct Usage(String);
-
-impl<E: std::error::Error> From<E> for Usage {
-    fn from(error: E) -> Self {
-        Self(error.to_string())
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // The help is one of these, too.
+        Err(error) => {
+            let text = database::without_passwords(&error.render().to_string());
+            if error.use_stderr() {
+                eprint(&text);
+            } else {
+                show::print(&text);
+            }
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let status = run(cli).unwrap_or_else(|failure| {
+        show::say(&failure.to_string());
+        failure.status()
+    });
+    match show::what_was_lost() {
+        // It is done all the same, but a script must not take half of its report for the whole.
+        Some(error) => {
+            show::say(&format!("standard output could not be written: {error}"));
+            ExitCode::from(1)
+        }
+        None => status,
     }
 }
 
-fn main() -> ExitCode {
-    let mut arguments = lexopt::Parser::from_env();
-    let run = match arguments.next() {
-        Ok(Some(lexopt::Arg::Value(command))) => match command.to_str() {
-            Some("explain") => explain::run(arguments),
-            Some("help") => return help(),
-            _ => Err(Usage(format!("no command {command:?}"))),
-        },
-        Ok(Some(lexopt::Arg::Short('h') | lexopt::Arg::Long("help"))) => return help(),
-        Ok(Some(lexopt::Arg::Short('V') | lexopt::Arg::Long("version"))) => {
-            println!("tower-inbox {}", env!("CARGO_PKG_VERSION"));
-            return ExitCode::SUCCESS;
-        }
-        Ok(Some(other)) => Err(other.unexpected().into()),
-        Ok(None) => Err(Usage("no command".into())),
-        Err(error) => Err(error.into()),
-    };
-    run.unwrap_or_else(|Usage(what)| {
-        eprintln!("tower-inbox: {what}; see --help");
-        ExitCode::from(2)
-    })
+/// As it is: what was typed may be shown again.
+fn eprint(text: &str) {
+    use std::io::Write as _;
+    let _ = std::io::stderr().write_all(show::safe_lines(text).as_bytes());
 }
 
-fn help() -> ExitCode {
-    print!("{HELP}");
-    ExitCode::SUCCESS
+fn run(Cli { global, command }: Cli) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Explain(given) => explain::run(given, global.json),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "tower-inbox", &mut script);
+            let mut script = String::from_utf8_lossy(&script).into_owned();
+            if shell == clap_complete::Shell::Bash {
+                // The generator takes the hyphen of the command's name for the border to a subcommand, in one place of two, so
+                // that nothing behind a subcommand was completed.
+                script = script.replace("tower__subcmd__inbox", "tower__inbox");
+            }
+            show::print(&script);
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Send(given) => wait_for(send::run(given, global.json)),
+        Command::Database(command) => {
+            command.check()?;
+            warnings::listen();
+            let url = database::url(&global)?;
+            let no_file = command.of_no_file();
+            wait_for(async move {
+                database::on_database!(url, no_file, |pool| commands::run(pool, &global, command)
+                    .await)
+            })
+        }
+    }
+}
+
+fn wait_for(work: impl Future<Output = Result<ExitCode, Failure>>) -> Result<ExitCode, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::Away(format!("no runtime: {error}")))?;
+    runtime.block_on(work)
 }

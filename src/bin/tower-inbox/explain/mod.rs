@@ -8,50 +8,28 @@ mod variants;
 
 use std::process::ExitCode;
 
+use tower_inbox::preset::Preset;
 use tower_inbox::verify::{Head, RequestView, Tolerance};
 
-use self::args::{Args, Parsed};
+use self::args::Args;
+pub(crate) use self::args::{Given, body, header};
 use self::report::Report;
-use crate::Usage;
+use crate::failure::Failure;
+use crate::show;
 
-pub(crate) const HELP: &str = "\
-tower-inbox explain: why a captured delivery verifies, or why not
-
-usage: tower-inbox explain <preset> [options] [request-file]
-
-The request is a file with its raw head and body, as `nc -l` shows it (`-`: standard input), or is given by flags as
-for curl. Nothing is sent, and neither a secret nor a computed signature is ever printed.
-
-secrets, newest first, one way of the three:
-  --secret-env NAME       in this environment variable; may be given twice
-  --secret-file PATH      in this file, one on a line, or a JSON array in a file named *.json
-  --secret TEXT           here, where other users of the machine can see it; may be given twice
-  --key ENCODING          how a secret's text becomes a key: text, whsec, base64 or hex (default: the preset's)
-
-request:
-  -H, --header 'N: VALUE' a header; may be repeated
-  -d, --data DATA|@FILE   the body, byte for byte (so do --data-binary and --data-raw; @- is standard input)
-  -X, --method METHOD     default: POST
-  --url URL               the URL that is configured at the producer, for schemes that sign it
-
-  --now TIME              the time of its arrival: seconds since the epoch, or RFC 3339 (default: now)
-  --tolerance SECONDS     how old it may be, and how far ahead (default: 300)
-  --json                  prints one JSON object
-  --list                  lists the presets
-
-exit status: 0 it verifies, 1 it does not, 2 the command line or a file is wrong
-";
-
-pub(crate) fn run(arguments: lexopt::Parser) -> Result<ExitCode, Usage> {
-    let args = match args::parse(arguments)? {
-        Parsed::Args(args) => args,
-        Parsed::Done => return Ok(ExitCode::SUCCESS),
-    };
+pub(crate) fn run(given: Given, json: bool) -> Result<ExitCode, Failure> {
+    if given.list {
+        let lines = Preset::ALL.iter();
+        let lines = lines.map(|preset| format!("{:<10} {}\n", preset.name, preset.documented_at));
+        show::print(&lines.collect::<String>());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let args = given.check(json)?;
     let report = explain(&args);
     if args.json {
-        println!("{}", report.json());
+        show::print(&format!("{}\n", report.json()));
     } else {
-        print!("{}", report.text());
+        show::print(&report.text());
     }
     Ok(ExitCode::from(u8::from(report.refusal.is_some())))
 }

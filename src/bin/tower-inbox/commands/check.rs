@@ -1,0 +1,275 @@
+//! `tower-inbox check`.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::json;
+use sqlx::Pool;
+use tower_inbox::operator::Operator;
+use tower_inbox::{Backend, BuildErrorKind};
+
+use super::{builder, count};
+use crate::cli::Global;
+use crate::failure::Failure;
+use crate::show::{Shown, ago, duration, safe, took};
+use crate::warnings;
+
+/// Clocks that are so far apart keep everything from being forgotten (§7.1); half a minute is worth a look.
+const APART: Duration = Duration::from_secs(300);
+const ODD: Duration = Duration::from_secs(30);
+/// A process in which a source is mounted gives a sign of life every half minute.
+const SILENT: Duration = Duration::from_secs(120);
+const BUSY: Duration = Duration::from_secs(60);
+/// What is due is tried within five minutes at worst (§5.14).
+const DUE: f64 = 300.0;
+
+/// Looks for what is wrong: tables, settings of the database, clocks, receivers, events that nobody applies
+///
+/// Exit status 1 if there is a problem, 4 if the tables are not right. Notes are no problem.
+#[derive(clap::Args)]
+pub(crate) struct Given {}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Ok,
+    Note,
+    Problem,
+}
+
+impl Level {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Note => "note",
+            Self::Problem => "problem",
+        }
+    }
+}
+
+#[derive(Default)]
+struct Findings(Vec<(Level, &'static str, String)>);
+
+impl Findings {
+    fn ok(&mut self, about: &'static str, text: impl Into<String>) {
+        self.0.push((Level::Ok, about, text.into()));
+    }
+
+    fn note(&mut self, about: &'static str, text: impl Into<String>) {
+        self.0.push((Level::Note, about, text.into()));
+    }
+
+    fn problem(&mut self, about: &'static str, text: impl Into<String>) {
+        self.0.push((Level::Problem, about, text.into()));
+    }
+
+    fn are_bad(&self) -> bool {
+        self.0.iter().any(|(level, ..)| *level == Level::Problem)
+    }
+
+    fn shown(&self) -> Shown {
+        let mut text = String::new();
+        for (level, about, what) in &self.0 {
+            let _ = writeln!(text, "{:<8} {about:<10} {}", level.as_str(), safe(what));
+        }
+        let findings: Vec<_> = self
+            .0
+            .iter()
+            .map(|(level, about, text)| {
+                json!({"level": level.as_str(), "about": about, "text": text})
+            })
+            .collect();
+        Shown {
+            json: json!({"ok": !self.are_bad(), "findings": findings}),
+            text,
+        }
+    }
+}
+
+pub(crate) async fn run<DB: Backend>(
+    pool: Pool<DB>,
+    global: &Global,
+    _: &Given,
+) -> Result<ExitCode, Failure> {
+    let mut found = Findings::default();
+    found.ok("database", format!("{} answers", DB::NAME));
+    if !tables(&pool, global, &mut found).await? {
+        found.shown().print(global.json);
+        return Ok(ExitCode::from(4));
+    }
+    match builder(pool, global).build().await {
+        Ok(inbox) => {
+            let operator = inbox.operator("tower-inbox")?;
+            settings(&mut found, None);
+            clocks(&operator, &mut found).await?;
+            let there = receivers(&operator, &mut found).await?;
+            stored(&operator, there, &mut found).await?;
+            incidents(&operator, &mut found).await?;
+        }
+        Err(error) if error.kind() == BuildErrorKind::UnsafeSetting => {
+            settings(&mut found, Some(error.to_string()));
+        }
+        Err(error) => return Err(error.into()),
+    }
+    found.shown().print(global.json);
+    Ok(ExitCode::from(u8::from(found.are_bad())))
+}
+
+async fn tables<DB: Backend>(
+    pool: &Pool<DB>,
+    global: &Global,
+    found: &mut Findings,
+) -> Result<bool, Failure> {
+    let schema = builder(pool.clone(), global).schema().await?;
+    let missing: Vec<_> = schema
+        .iter()
+        .filter(|version| !version.applied)
+        .map(|version| version.number.to_string())
+        .collect();
+    if !missing.is_empty() {
+        let missing = missing.join(", ");
+        found.problem(
+            "tables",
+            format!("version {missing} is missing: tower-inbox migrate"),
+        );
+        return Ok(false);
+    }
+    let last = schema.last().map_or(0, |version| version.number);
+    if schema.iter().any(|version| version.name.is_none()) {
+        found.note("tables", format!("version {last}, newer than this command"));
+    } else {
+        found.ok("tables", format!("version {last}"));
+    }
+    Ok(true)
+}
+
+fn settings(found: &mut Findings, refused: Option<String>) {
+    let warned = warnings::take();
+    if warned.is_empty() && refused.is_none() {
+        found.ok("settings", "of the database keep the contract");
+    }
+    for text in warned.into_iter().chain(refused) {
+        found.problem("settings", text);
+    }
+}
+
+async fn clocks<DB: Backend>(operator: &Operator<DB>, found: &mut Findings) -> Result<(), Failure> {
+    let apart = operator.clocks().await?.apart();
+    let text = format!(
+        "of this machine and of the database are {} apart",
+        duration(apart)
+    );
+    if apart >= APART {
+        found.problem(
+            "clocks",
+            text + ": nothing is forgotten until they agree within 5 min",
+        );
+    } else if apart >= ODD {
+        found.note("clocks", text);
+    } else {
+        found.ok("clocks", text);
+    }
+    Ok(())
+}
+
+/// Whether a receiver is there.
+async fn receivers<DB: Backend>(
+    operator: &Operator<DB>,
+    found: &mut Findings,
+) -> Result<bool, Failure> {
+    let now = operator.clocks().await?.database;
+    let workers = operator.workers().await?;
+    let busy = workers
+        .iter()
+        .filter(|worker| now.since(worker.at) < BUSY)
+        .count();
+    let Some(last) = operator.last_sign().await? else {
+        found.note("receivers", "none has worked with this database yet");
+        return Ok(false);
+    };
+    let since = format!("one gave a sign of life {} ago", ago(last, now));
+    let there = now.since(last) < SILENT;
+    if there {
+        let busy = count(busy as u64, "worker");
+        found.ok(
+            "receivers",
+            format!("{since}; {busy} busy in the last {}", duration(BUSY)),
+        );
+    } else {
+        found.problem(
+            "receivers",
+            format!("the last {since}: no source is mounted anywhere, or nothing gets through"),
+        );
+    }
+    Ok(there)
+}
+
+async fn stored<DB: Backend>(
+    operator: &Operator<DB>,
+    there: bool,
+    found: &mut Findings,
+) -> Result<(), Failure> {
+    let stats = operator.stats().await?;
+    for source in &stats.sources {
+        let name = &source.source;
+        if let Some(lag) = source.drain_lag.filter(|lag| *lag >= DUE) {
+            let why = if there {
+                "it is mounted in no process that runs, or its handler hangs"
+            } else {
+                "no receiver runs"
+            };
+            let lag = took(lag);
+            found.problem(
+                "due",
+                format!("an event of {name} has been due for {lag}: {why}"),
+            );
+        }
+        if source.gaps > 0 {
+            // What was given up for the gap is parked no more.
+            let oldest = source.oldest_parked.map(|at| ago(at, stats.at));
+            let oldest = oldest.map_or_else(String::new, |oldest| {
+                format!(", where something is parked for up to {oldest}")
+            });
+            let streams = count(source.gaps, "stream");
+            found.note(
+                "gaps",
+                format!("{streams} of {name} behind a sequence that has not come{oldest}"),
+            );
+        }
+        let dead: u64 = source.dead_letters.values().sum();
+        if dead > 0 {
+            found.note(
+                "dead",
+                format!(
+                    "{} of {name}: tower-inbox dead list",
+                    count(dead, "dead letter")
+                ),
+            );
+        }
+    }
+    if !found.0.iter().any(|(_, about, _)| *about == "due") {
+        found.ok("due", "nothing has been due for 5 min");
+    }
+    Ok(())
+}
+
+async fn incidents<DB: Backend>(
+    operator: &Operator<DB>,
+    found: &mut Findings,
+) -> Result<(), Failure> {
+    let incidents = operator.incidents().await?;
+    if let Some(last) = incidents.last() {
+        let (times, now) = (
+            count(incidents.len() as u64, "time"),
+            operator.clocks().await?.database,
+        );
+        found.note(
+            "copies",
+            format!(
+                "the database was another one than before {times}, {} ago at last: tower-inbox reconcile status",
+                ago(last.found_at, now)
+            ),
+        );
+    }
+    Ok(())
+}

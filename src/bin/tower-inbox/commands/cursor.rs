@@ -1,0 +1,182 @@
+//! `tower-inbox cursor`.
+
+use std::process::ExitCode;
+
+use serde_json::json;
+use sqlx::Pool;
+use tower_inbox::Backend;
+use tower_inbox::operator::{Operator, Seen};
+
+use super::Office;
+use super::skip::{OnStream, moved_shown, sequence, stored, stored_text, would};
+use super::stream::{info_json, objection, seen, seen_json, stands};
+use crate::cli::{Global, Why};
+use crate::confirm::Confirmation;
+use crate::failure::Failure;
+use crate::show::{Shown, safe};
+
+/// Where a stream stands, and setting it somewhere else
+#[derive(clap::Args)]
+pub(crate) struct Given {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Where a stream stands
+    Show {
+        #[command(flatten)]
+        stream: StreamArgs,
+    },
+    /// Moves a stream on: all below that is not applied is never waited for
+    FastForward(Move),
+    /// Begins a stream again, as after a producer's restart from scratch: its sequences from there on are others than before
+    ///
+    /// What is parked or dead becomes dead letters `skipped`. Known event ids stay known.
+    Reset(Move),
+}
+
+#[derive(clap::Args)]
+struct StreamArgs {
+    /// The name of the source
+    source: String,
+    /// The stream's correlation id
+    correlation_id: String,
+}
+
+#[derive(clap::Args)]
+struct Move {
+    #[command(flatten)]
+    stream: StreamArgs,
+    /// The sequence that it waits for from then on
+    #[arg(long, value_name = "SEQUENCE", value_parser = sequence)]
+    to: i64,
+    #[command(flatten)]
+    on: OnStream,
+    #[command(flatten)]
+    why: Why,
+    #[command(flatten)]
+    confirmation: Confirmation,
+}
+
+impl Given {
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        match &self.command {
+            Command::Show { .. } => Ok(()),
+            Command::FastForward(given) | Command::Reset(given) => {
+                given.confirmation.can_be_given()
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    FastForward,
+    Reset,
+}
+
+pub(crate) async fn run<DB: Backend>(
+    pool: Pool<DB>,
+    global: &Global,
+    given: Given,
+) -> Result<ExitCode, Failure> {
+    match given.command {
+        Command::Show { stream } => {
+            let office = Office::open(pool, global).await?;
+            show(&office.operator, global, &stream).await?;
+            office.close().await;
+        }
+        Command::FastForward(given) => {
+            return move_to(pool, global, &given, Verb::FastForward).await;
+        }
+        Command::Reset(given) => return move_to(pool, global, &given, Verb::Reset).await,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn show<DB: Backend>(
+    operator: &Operator<DB>,
+    global: &Global,
+    stream: &StreamArgs,
+) -> Result<(), Failure> {
+    let (source, id) = (&stream.source, &stream.correlation_id);
+    let info = operator.cursor(source, id).await?.ok_or_else(|| {
+        Failure::refused(format!(
+            "nothing of stream {id} of source {source} was applied or parked yet"
+        ))
+    })?;
+    let mut json = info_json(&info);
+    json["source"] = source.as_str().into();
+    json["correlation_id"] = id.as_str().into();
+    let text = format!("{} of {} {}\n", safe(id), safe(source), stands(&info));
+    Shown { json, text }.print(global.json);
+    Ok(())
+}
+
+async fn move_to<DB: Backend>(
+    pool: Pool<DB>,
+    global: &Global,
+    given: &Move,
+    verb: Verb,
+) -> Result<ExitCode, Failure> {
+    let (source, id) = (
+        given.stream.source.as_str(),
+        given.stream.correlation_id.as_str(),
+    );
+    if !given.confirmation.dry_run {
+        given.why.given()?;
+    }
+    let dry_run = given.confirmation.dry_run;
+    let office = Office::to_act(pool, global, dry_run, given.on.sources(source)).await?;
+    let operator = &office.operator;
+    let seen = seen(operator, source, id, given.on.seen, given.on.begins()).await?;
+    let last = match verb {
+        Verb::FastForward => given.to.saturating_sub(1),
+        Verb::Reset => i64::MAX,
+    };
+    let stored = stored(operator, source, id, 0, last).await?;
+    let what = question(&given.stream, verb, given.to, seen, stored);
+    if dry_run {
+        let info = operator.cursor(source, id).await?;
+        // Where it is already, or further on, nothing speaks against that.
+        let moves = (verb == Verb::FastForward).then_some(seen.next);
+        let objection = objection(info.as_ref(), seen, moves);
+        let mut json =
+            json!({"dry_run": true, "seen": seen_json(seen), "to": given.to, "stored": stored});
+        json["objection"] = objection.as_deref().into();
+        return Ok(would(what, json, objection, global));
+    }
+    given.confirmation.ask(&what)?;
+    let reason = given.why.given()?;
+    let (moved, done) = match verb {
+        Verb::FastForward => (
+            operator
+                .fast_forward(source, id, given.to, seen, reason)
+                .await?,
+            "moved on",
+        ),
+        Verb::Reset => (
+            operator.reset(source, id, given.to, seen, reason).await?,
+            "begun again",
+        ),
+    };
+    moved_shown(&moved, done).print(global.json);
+    office.close().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn question(stream: &StreamArgs, verb: Verb, to: i64, seen: Seen, stored: u64) -> String {
+    let (id, source) = (safe(&stream.correlation_id), safe(&stream.source));
+    let stored = stored_text(stored);
+    match verb {
+        Verb::FastForward => format!(
+            "{id} of {source} waits for {seen}: it is to go on at {to}, {stored} below that to be set aside"
+        ),
+        Verb::Reset => format!(
+            "{id} of {source} waits for {seen}: it is to begin again at {to} in generation {}, {stored} to be set aside",
+            seen.generation + 1
+        ),
+    }
+}
