@@ -44,6 +44,9 @@ install() {
     ) || die "$what could not be installed ($*): see apt-get's message above"
 }
 
+# The alert rules of ops/ are tested by the tool that loads them.
+need_promtool() { command -v promtool >/dev/null || install promtool prometheus; }
+
 # The crate's features, one a line, `default` left out. Needs neither jq nor Python: the package's features are
 # the first object of that name after its own heading (a dependency's are an array).
 crate_features() {

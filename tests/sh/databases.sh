@@ -173,9 +173,15 @@ find_postgres() {
     [ -n "$found" ]
 }
 
+# What benches add to the command line of a server (words, split at spaces): memory, never durability.
+postgres_settings=${TOWER_INBOX_POSTGRES_SETTINGS:-}
+mysql_settings=${TOWER_INBOX_MYSQL_SETTINGS:-}
+
 run_postgres() {
+    local settings
+    read -ra settings <<<"$postgres_settings"
     launch INT postgres "$postgres_bin/postgres" -D "$state/postgres/data" -p "$1" \
-        -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c max_connections=400
+        -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c max_connections=400 ${settings[@]+"${settings[@]}"}
 }
 
 ask_postgres() {
@@ -220,10 +226,13 @@ install_mariadb() {
 }
 
 run_mysql() {
+    local settings
+    read -ra settings <<<"$mysql_settings"
     # utf8mb4 as in the distributions' configuration, which --no-defaults leaves out.
     launch TERM mysql "$mariadbd" --no-defaults --datadir="$state/mysql/data" --socket="$state/mysql/socket" \
         --pid-file="$state/mysql/pid" --tmpdir="$state/mysql" --bind-address=127.0.0.1 --port="$1" \
-        --skip-name-resolve --character-set-server=utf8mb4 --max-connections=400 --init-file="$state/mysql/accounts.sql"
+        --skip-name-resolve --character-set-server=utf8mb4 --max-connections=400 --init-file="$state/mysql/accounts.sql" \
+        ${settings[@]+"${settings[@]}"}
 }
 
 ask_mysql() {

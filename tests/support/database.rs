@@ -199,6 +199,12 @@ impl Database {
         self.number(&format!("SELECT COUNT(*) FROM tower_inbox_{table}"))
     }
 
+    /// Any statement, from outside of the receiver.
+    #[track_caller]
+    pub(crate) fn execute(&self, sql: &str) {
+        execute(self.kind, &self.url, sql).expect("it is executed");
+    }
+
     /// The one number that a query finds.
     #[track_caller]
     pub(crate) fn number(&self, sql: &str) -> i64 {
