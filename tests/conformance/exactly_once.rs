@@ -15,6 +15,7 @@ suite![
     copies_to_two_receivers_on_one_database_are_applied_once,
     random_traffic_with_duplicates_and_failures_ends_with_the_exact_ledger,
     ids_are_told_apart_byte_for_byte,
+    whatever_a_stream_is_called_its_events_are_applied_in_order,
     ids_of_two_sources_are_two_events,
     an_event_is_applied_although_its_handler_never_took_the_transaction,
 ];
@@ -158,6 +159,22 @@ async fn random_traffic_with_duplicates_and_failures_ends_with_the_exact_ledger<
     world.pool_is_whole().await;
 }
 
+/// §4.1, §5.1: once the inbox's connections are warm, values are part of a text.
+async fn whatever_a_stream_is_called_its_events_are_applied_in_order<D: TestDb>(db: D) {
+    let world = World::<D>::start(&db).await;
+    let names = ["acct", "o'clock", "back\\", "\\'); --", "?$1{p}", "🦀", " "];
+    for sequence in 1..=3 {
+        for name in names {
+            let event = numbered(name, sequence).with("event_type", name);
+            world.send(&event).await.is_applied();
+        }
+    }
+    let at = world.number("SELECT COUNT(*) FROM {p}cursor WHERE next_sequence = 4");
+    assert_eq!(at.await, names.len() as i64);
+    let types = "SELECT COUNT(DISTINCT event_type) FROM {p}event WHERE event_type = correlation_id";
+    assert_eq!(world.number(types).await, names.len() as i64);
+}
+
 /// §4.9
 async fn ids_are_told_apart_byte_for_byte<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
@@ -177,6 +194,13 @@ async fn ids_are_told_apart_byte_for_byte<D: TestDb>(db: D) {
         "0",
         "00",
         "0.0",
+        "it's",
+        "it''s",
+        "evt\\",
+        "\\'); SELECT 1; --",
+        "?, $1, {p}, %s, $prepare$",
+        "x'00'",
+        "🦀",
         &format!("{long}y"),
         &format!("{long}z"),
     ];
@@ -188,11 +212,12 @@ async fn ids_are_told_apart_byte_for_byte<D: TestDb>(db: D) {
     }
     assert_eq!(world.applied().await, ids);
     // The same for what names a stream.
-    for account in ids {
-        world
-            .send(&Event::new(&format!("1{}", &account[1..])).of(account, 1))
-            .await
-            .is_applied();
+    for (n, account) in ids.into_iter().enumerate() {
+        for sequence in [1, 2] {
+            let event = Event::new(&format!("{n}_{sequence}")).of(account, sequence);
+            world.send(&event).await.is_applied();
+        }
+        assert_eq!(world.sequences(account).await, [1, 2], "{account}");
     }
 }
 

@@ -65,7 +65,7 @@ fn request(preset: Preset, body: Bytes, headers: &[(&str, &str)]) -> Request<Bod
     request
 }
 
-async fn start<D: TestDb>(db: &D) -> World<D> {
+pub(crate) async fn start<D: TestDb>(db: &D) -> World<D> {
     World::over(db).source(github).start().await
 }
 

@@ -21,6 +21,12 @@ mod adopt;
 mod adopt_races;
 mod answers;
 #[cfg(feature = "failpoints")]
+mod batch;
+#[cfg(feature = "failpoints")]
+mod batch_members;
+#[cfg(feature = "failpoints")]
+mod batch_races;
+#[cfg(feature = "failpoints")]
 mod broken;
 mod bursts;
 mod cancellation;
@@ -39,7 +45,18 @@ mod fence;
 mod follower_races;
 mod followers;
 mod generations;
+#[cfg(feature = "failpoints")]
+mod group_commit;
+#[cfg(feature = "failpoints")]
+mod group_commit_members;
+#[cfg(feature = "failpoints")]
+mod group_commit_races;
 mod guard;
+mod health;
+#[cfg(feature = "failpoints")]
+mod health_races;
+#[cfg(feature = "failpoints")]
+mod held_up;
 mod identifiers;
 mod isolation;
 mod keeping;
@@ -52,8 +69,11 @@ mod letter_races;
 mod letters;
 mod limits;
 mod memory;
+mod metrics;
+mod metrics_of_tenants;
 mod newer;
 mod not_yet;
+mod operator_races;
 mod operators;
 mod order;
 #[cfg(all(unix, any(feature = "postgres", feature = "mysql")))]
@@ -66,6 +86,8 @@ mod reconcile;
 #[cfg(feature = "failpoints")]
 mod reconcile_races;
 mod restore;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod round_trips;
 #[cfg(feature = "failpoints")]
 mod schedules;
 mod schema;
@@ -80,9 +102,13 @@ mod settings;
 mod shared;
 mod skips;
 mod statements;
+mod stats;
+#[cfg(feature = "failpoints")]
+mod stats_faults;
 mod stored_answers;
 mod tenants;
 mod verdicts;
+mod views;
 mod wake;
 #[cfg(feature = "failpoints")]
 mod walk;

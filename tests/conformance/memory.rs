@@ -28,9 +28,10 @@ async fn is_remembered<D: TestDb>(world: &World<D>, event: &Event) -> bool {
 /// §2.4: "emptied when any pooled connection breaks": the commit before it may be lost with it.
 async fn the_memory_is_emptied_when_a_connection_breaks<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
+        .remembering()
         .handler(|mut call: Call<D>| async move {
             call.append().await;
-            if call.delivery.event_id() == "evt_breaks" {
+            if call.delivery.event_id().starts_with("evt_breaks") {
                 D::execute(&mut call.tx, "ROLLBACK").await.unwrap();
             }
         })
@@ -39,17 +40,17 @@ async fn the_memory_is_emptied_when_a_connection_breaks<D: TestDb>(db: D) {
     let event = Event::new("evt_1");
     world.send(&event).await.is(200, "applied");
     assert!(is_remembered(&world, &event).await);
-    world
-        .send(&Event::new("evt_breaks"))
-        .await
-        .is(500, "failed");
-    // The first look after it goes to the database, and only a commit is remembered, no look.
-    let before = world.acquired();
-    world.send(&event).await.is_duplicate();
-    assert!(
-        world.acquired() > before,
-        "answered from a memory that should be empty"
-    );
+    // The statistics may take a connection at the same moment, once.
+    for n in 0..5 {
+        let breaks = Event::new(&format!("evt_breaks_{n}"));
+        world.send(&breaks).await.is(500, "failed");
+        let before = world.acquired();
+        world.send(&event).await.is_duplicate();
+        assert!(
+            world.acquired() > before,
+            "answered from a memory that should be empty"
+        );
+    }
 }
 
 /// §2.4: neither failures, nor verdicts, nor what is parked.

@@ -32,6 +32,7 @@ on_servers![
     a_database_that_is_killed_three_times_under_load_loses_and_repeats_nothing,
     a_database_that_freezes_gets_503_in_time_and_is_used_again_when_it_answers,
     settings_that_may_lose_a_commit_are_warned_about,
+    a_probe_names_the_database_while_it_is_away_and_no_longer,
 ];
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -178,6 +179,31 @@ async fn a_database_that_freezes_gets_503_in_time_and_is_used_again_when_it_answ
     within(SECOND, world.inbox.ping(SECOND)).await.unwrap();
     assert_eq!(world.ledger().await.len(), 9);
     world.pool_is_whole().await;
+}
+
+/// (health): within the probe's patience, frozen or gone.
+async fn a_probe_names_the_database_while_it_is_away_and_no_longer<D: OnServer>(
+    db: D,
+    mut server: Server<D>,
+) {
+    let world = World::<D>::start(&db).await;
+    let ready = async || world.inbox.readiness(SECOND).await;
+    let away = async || {
+        let readiness = within(SECOND + SECOND / 2, ready()).await;
+        let named = |name: &str| readiness.checks.iter().find(|check| check.name == name);
+        // Whatever else suffers from it, the tables are not blamed.
+        named("database").is_some_and(|check| !check.ok) && named("schema").is_none()
+    };
+    let again = "it is ready again";
+    eventually("it is ready", async || ready().await.is_ready()).await;
+    server.freeze();
+    assert!(away().await, "frozen");
+    server.thaw();
+    eventually(again, async || ready().await.is_ready()).await;
+    server.kill();
+    assert!(away().await, "gone");
+    server.restart().await;
+    eventually(again, async || ready().await.is_ready()).await;
 }
 
 /// §4.1a: "weaker flush settings warn at start".

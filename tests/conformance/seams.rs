@@ -11,6 +11,7 @@ use tower_inbox::envelope::Place;
 use tower_inbox::operator::{Erasure, Operator, Seen};
 use tower_inbox::{FailPoints, Inbox, Park, Source};
 
+use crate::answers::{BUDGET, MARGIN, held};
 use crate::db::TestDb;
 use crate::followers::followers;
 use crate::kit::{
@@ -19,6 +20,8 @@ use crate::kit::{
 
 suite![
     a_copy_that_looked_before_the_other_one_committed_is_a_duplicate,
+    a_source_that_is_armed_again_is_so_whatever_was_read_before,
+    a_delivery_whose_time_is_spent_behind_another_process_is_ended_at_the_server,
     what_was_discarded_before_its_stream_began_does_not_hold_it_up,
     what_is_lower_than_a_start_with_a_discarded_event_below_it_is_set_aside,
     what_another_process_made_due_is_not_left_for_the_hour_that_a_handler_asked_for,
@@ -86,6 +89,60 @@ fn adopting<D: TestDb>(db: &D, clock: &TestClock) -> Setup<D> {
     World::<D>::over(db)
         .source(|source| source.adopt_first_sequence(Duration::from_secs(30)))
         .inbox(move |inbox| inbox.clock(clock).poll_every(Duration::from_millis(100)))
+}
+
+/// §3: a producer pauses the endpoint on a 410. The worker has read that the source is deregistered, and is held up with it
+/// until it is armed again.
+async fn a_source_that_is_armed_again_is_so_whatever_was_read_before<D: TestDb>(db: D) {
+    let gate = Gate::shut();
+    // 0: not yet; 1: to be held; 2: has read; 3: held, or gone on.
+    let (stage, looked) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let points = {
+        let (gate, stage, looked) = (gate.clone(), Arc::clone(&stage), Arc::clone(&looked));
+        FailPoints::new(move |name| {
+            let step = |from, to| {
+                let swapped = stage.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
+                swapped.is_ok()
+            };
+            let held = match name {
+                "store.gone_sources" => {
+                    step(1, 2);
+                    false
+                }
+                "store.done" => step(2, 3),
+                "store.pending_counts" => {
+                    looked.fetch_add(1, Ordering::SeqCst);
+                    false
+                }
+                _ => false,
+            };
+            let gate = held.then(|| gate.clone());
+            async move {
+                if let Some(gate) = gate {
+                    gate.pass().await;
+                }
+                Ok(())
+            }
+        })
+    };
+    let world = World::<D>::over(&db)
+        .inbox(move |inbox| inbox.fail_points(points))
+        .start()
+        .await;
+    let ada = ada(&world);
+    ada.deregister(SOURCE, WHY).await.expect("it is");
+    stage.store(1, Ordering::SeqCst);
+    gate.reached_by(1).await;
+    ada.rearm(SOURCE, WHY).await.expect("it is");
+    world.send(&Event::new("evt_1")).await.is_applied();
+    let before = looked.load(Ordering::SeqCst);
+    gate.open();
+    // It has dealt with what it read when it asks for the next thing.
+    eventually("the worker goes on", async || {
+        looked.load(Ordering::SeqCst) > before
+    })
+    .await;
+    world.send(&Event::new("evt_2")).await.is_applied();
 }
 
 /// §5.2, §5.14: the place of what was discarded is in the way of nothing.
@@ -556,4 +613,55 @@ async fn other_content_is_refused_behind_an_event_that_is_set_aside_too<D: TestD
         let reply = reply.await.unwrap();
         reply.is_problem_about(422, "rejected", "other content");
     }
+}
+
+/// §4.6: a new event goes with BEGIN, where it may wait for another process's. A server that does not look for clients that
+/// are gone is told.
+async fn a_delivery_whose_time_is_spent_behind_another_process_is_ended_at_the_server<D: TestDb>(
+    db: D,
+) {
+    // Here nobody can be warm behind another process, which has the only write lock.
+    if D::SINGLE_WRITER {
+        return;
+    }
+    let gate = Gate::shut();
+    let other = World::<D>::over(&db)
+        .handler(held::<D>(&gate))
+        .start()
+        .await;
+    let kills = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&kills);
+    let world = World::<D>::over(&db)
+        .source(|source| source.budget(BUDGET))
+        .inbox(move |inbox| {
+            inbox.fail_points(FailPoints::new(move |name| {
+                let killed = usize::from(name == "watch.kill");
+                counted.fetch_add(killed, Ordering::SeqCst);
+                async { Ok(()) }
+            }))
+        })
+        .start()
+        .await;
+    let slow = other.spawn(&Event::new("evt_held"));
+    gate.reached_by(1).await;
+    for n in 0..4 {
+        // Its connection stays with the inbox for a moment.
+        world
+            .send(&Event::new(&format!("evt_{n}")))
+            .await
+            .is_applied();
+        let before = kills.load(Ordering::SeqCst);
+        let behind = within(BUDGET + MARGIN, world.send(&Event::new("evt_held"))).await;
+        behind.is(503, "failed");
+        if D::NAME == "mysql" {
+            eventually("the server is told", async || {
+                kills.load(Ordering::SeqCst) > before
+            })
+            .await;
+        }
+    }
+    gate.open();
+    slow.await.expect("an answer").is_applied();
+    world.send(&Event::new("evt_held")).await.is_duplicate();
+    world.pool_is_whole().await;
 }

@@ -8,6 +8,7 @@ use crate::kit::{Event, Setup, World, eventually, numbered};
 suite![
     a_session_is_what_it_was_after_every_end_of_a_delivery,
     a_demoted_database_gets_503_and_is_used_again_when_it_is_writable,
+    an_id_is_what_it_is_whatever_a_session_makes_of_quotes,
 ];
 
 /// A world over one connection, whose session the user has given limits of his own.
@@ -93,6 +94,10 @@ async fn a_demoted_database_gets_503_and_is_used_again_when_it_is_writable<D: Te
         probes += 1;
         let reply = world.send(&Event::new(&format!("probe_{probes}"))).await;
         refused = if reply.status == 503 { refused + 1 } else { 0 };
+        if refused == 0 {
+            // Who came back between being told and the setting's commit is told again.
+            D::execute(&mut operator, &demote).await.unwrap();
+        }
         refused == 2 * world.pool.options().get_max_connections()
     })
     .await;
@@ -116,6 +121,64 @@ async fn a_demoted_database_gets_503_and_is_used_again_when_it_is_writable<D: Te
     let mut applied = world.applied().await;
     applied.retain(|id| !id.starts_with("probe"));
     assert_eq!(applied, ["evt_1", "evt_2", "evt_acct_1"]);
+}
+
+/// §4.9: where a new event goes with BEGIN its values are part of the text.
+async fn an_id_is_what_it_is_whatever_a_session_makes_of_quotes<D: TestDb>(db: D) {
+    let odd = match D::NAME {
+        "postgres" => "SET standard_conforming_strings = off; SET backslash_quote = off",
+        "mysql" => "SET sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'",
+        _ => "SELECT 1",
+    };
+    for (round, settings) in ["SELECT 1", odd].into_iter().enumerate() {
+        let options = PoolOptions::new()
+            .max_connections(2)
+            .after_connect(move |conn, _| {
+                Box::pin(async move { D::execute(conn, settings).await.map(drop) })
+            });
+        let world = World::<D>::over(&db)
+            .pool(db.pool(options).await)
+            .start()
+            .await;
+        let before = world.applied().await.len();
+        let other = World::<D>::start(&db).await;
+        let mut sent = Vec::new();
+        for text in [
+            "it's",
+            "\\",
+            "'",
+            "\\'",
+            "''\\",
+            "\"",
+            "a\\x41",
+            "\\000",
+            "$1",
+            "?",
+            "$$",
+            "--",
+            "/*",
+            "é😀'\\",
+            " x ",
+        ] {
+            let id = format!("{round}{text}");
+            let events = [
+                Event::new(&id),
+                Event::new(&format!("1{id}")).of(&id, 1),
+                Event::new(&format!("2{id}"))
+                    .of(&id, 2)
+                    .with("event_type", text),
+            ];
+            for event in events {
+                world.send(&event).await.is_applied();
+                // It has only the database to ask.
+                other.send(&event).await.is_duplicate();
+                sent.push(event.id().to_owned());
+            }
+        }
+        assert_eq!(world.applied().await[before..], sent);
+        world.stop().await;
+        other.stop().await;
+    }
 }
 
 /// §4.1a: "`synchronous_commit` is raised to on where the session has it off", and stays as the user has it otherwise.
@@ -159,6 +222,51 @@ async fn a_weaker_synchronous_commit_is_raised_inside_the_transaction() {
             assert_eq!(*seen.lock().unwrap(), inside, "{session}");
             world.stop().await;
         }
+    })
+    .await;
+}
+
+/// §4.1: a pooler in front of the server, or a hook of the app's, may take from a session what was prepared in it.
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_is_applied_although_its_session_has_lost_what_was_prepared() {
+    use crate::db::postgres::PostgresDb;
+    use crate::kit::numbered;
+    const PREPARED: &str =
+        "SELECT CAST(COUNT(*) AS TEXT) FROM pg_prepared_statements WHERE name LIKE '{p}%'";
+    const FORGET: &str = "DO $$ DECLARE one TEXT; BEGIN
+        FOR one IN SELECT name FROM pg_prepared_statements WHERE name LIKE '{p}%' LOOP
+            EXECUTE 'DEALLOCATE ' || one;
+        END LOOP; END $$";
+    crate::db::run(|db: PostgresDb| async move {
+        let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let sight = seen.clone();
+        let [prepared, forget] = [PREPARED, FORGET].map(|sql| sql.replace("{p}", db.prefix()));
+        let world = World::over(&db)
+            .pool(db.pool(PoolOptions::new().max_connections(5)).await)
+            .handler(move |mut call: crate::kit::Call<PostgresDb>| {
+                let sight = sight.clone();
+                let (prepared, forget) = (prepared.clone(), forget.clone());
+                async move {
+                    call.append().await;
+                    let there = PostgresDb::text_on(&mut call.tx, &prepared).await.unwrap();
+                    PostgresDb::execute(&mut call.tx, &forget).await.unwrap();
+                    sight.lock().unwrap().push(there);
+                    http::StatusCode::NO_CONTENT
+                }
+            })
+            .start()
+            .await;
+        for sequence in 1..=30 {
+            world.send(&numbered("acct", sequence)).await.is_applied();
+        }
+        let ids: Vec<_> = (1..=30).map(|n| format!("evt_acct_{n}")).collect();
+        assert_eq!(world.applied().await, ids);
+        let seen = seen.lock().unwrap().clone();
+        let prepared = |there: &String| there != "0";
+        assert!(seen.iter().any(prepared), "nothing was prepared: {seen:?}");
+        assert!(!seen[20..].iter().any(prepared), "tried again: {seen:?}");
+        world.stop().await;
     })
     .await;
 }

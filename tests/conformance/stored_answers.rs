@@ -71,7 +71,7 @@ fn is_first_answer(reply: &Reply, event_id: &str) {
 
 /// §2.4, §3. From this process's memory, and by one statement from the database.
 async fn a_duplicate_gets_the_first_answer_byte_for_byte<D: TestDb>(db: D) {
-    let world = answering(&db).start().await;
+    let world = answering(&db).remembering().start().await;
     let event = Event::new("evt_1");
     let first = world.send(&event).await;
     first.is(201, "applied");

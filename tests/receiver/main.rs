@@ -9,6 +9,7 @@ mod answers;
 mod brief;
 mod door;
 mod faults;
+mod metrics;
 mod order;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod outage;

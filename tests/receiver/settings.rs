@@ -2,6 +2,10 @@
 
 use std::process::Output;
 
+#[cfg(feature = "console")]
+use crate::support::http;
+#[cfg(feature = "console")]
+use crate::support::receiver::Receiver;
 use crate::support::receiver::Setup;
 
 #[track_caller]
@@ -77,19 +81,47 @@ fn a_configuration_that_cannot_be_safe_is_refused() {
     }
 }
 
-/// What this version does not have is refused rather than ignored.
+/// `CONSOLE_TOKEN`: a console behind it, with actions only where they are turned on.
+#[cfg(feature = "console")]
 #[test]
-fn a_setting_of_a_later_version_is_refused() {
-    let cases = [("CONSOLE_TOKEN", "hush"), ("CONSOLE_ACTIONS", "1")];
-    for (variable, value) in cases {
-        let text = is_one_line_and_status_2(&Setup::new().set(variable, value).refused(), variable);
-        assert!(
-            text.contains("is not in this version"),
-            "{variable}={value:?}: {text}"
-        );
-        assert!(!text.contains("hush"), "{text}");
-    }
-    // Their defaults may be spelled out.
+fn a_console_is_there_where_a_token_is_set_and_only_looks_unless_told() {
+    let get = |receiver: &Receiver, authorization: &str| {
+        let headers = [("authorization".to_owned(), authorization.to_owned())];
+        let request = http::request("GET", "/console/api/stats", &headers, b"");
+        receiver.send(&request)
+    };
+    let receiver = Setup::new().start();
+    assert_eq!(get(&receiver, "Bearer hush").status, 404);
+    let receiver = Setup::new().set("CONSOLE_TOKEN", "hush").start();
+    assert_eq!(get(&receiver, "Bearer wrong").status, 401);
+    let stats = get(&receiver, "Bearer hush");
+    assert_eq!(stats.status, 200, "{stats:?}");
+    assert_eq!(stats.json()["sources"][0]["source"], "kudos", "{stats:?}");
+    let act = |receiver: &Receiver| {
+        let headers = [
+            ("authorization", "Bearer hush"),
+            ("inbox-actor", "ada"),
+            ("content-type", "application/x-www-form-urlencoded"),
+        ];
+        let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let form = b"source=kudos&id=evt_1&reason=a+test";
+        receiver.send(&http::request(
+            "POST",
+            "/console/event/replay",
+            &headers,
+            form,
+        ))
+    };
+    assert_eq!(act(&receiver).status, 403);
+    let setup = Setup::new()
+        .set("CONSOLE_TOKEN", "hush")
+        .set("CONSOLE_ACTIONS", "1");
+    assert_eq!(act(&setup.start()).status, 404, "no such event");
+}
+
+/// Defaults may be spelled out.
+#[test]
+fn a_setting_may_say_what_is_so_anyway() {
     let setup = Setup::new()
         .set("CONSOLE_ACTIONS", "0")
         .set("STORE_RESPONSES", "0")

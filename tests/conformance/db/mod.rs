@@ -159,6 +159,15 @@ pub(crate) enum Then {
     FailedThenDuplicate,
     /// 500, and nothing is committed: the retry applies.
     FailedThenApplied,
+    /// 503, since the connection is gone and the commit's outcome unknown (§4.2); nothing is committed: the retry applies.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    UnknownThenApplied,
+}
+
+impl Then {
+    pub(crate) fn leaves_nothing(self) -> bool {
+        !matches!(self, Self::Applied | Self::FailedThenDuplicate)
+    }
 }
 
 /// Runs one test in a database of its own, unless the database is to be left out.

@@ -253,7 +253,7 @@ impl TestDb for MySqlDb {
     }
 
     fn faults() -> Vec<Fault<Self>> {
-        use Then::{Applied, FailedThenApplied, FailedThenDuplicate};
+        use Then::{Applied, FailedThenApplied, FailedThenDuplicate, UnknownThenApplied};
         vec![
             // The statement alone is undone; the transaction is good.
             fault!(
@@ -322,7 +322,7 @@ impl TestDb for MySqlDb {
             ),
             fault!(
                 "ended by the server",
-                FailedThenApplied,
+                UnknownThenApplied,
                 ["KILL CONNECTION_ID()"]
             ),
             Fault {

@@ -230,7 +230,7 @@ impl TestDb for PostgresDb {
     }
 
     fn faults() -> Vec<Fault<Self>> {
-        use Then::{Applied, FailedThenApplied, FailedThenDuplicate};
+        use Then::{Applied, FailedThenApplied, FailedThenDuplicate, UnknownThenApplied};
         vec![
             // An error aborts the whole transaction here, and a COMMIT of it reports success to the driver.
             fault!(
@@ -281,7 +281,7 @@ impl TestDb for PostgresDb {
             ),
             fault!(
                 "ended by the server",
-                FailedThenApplied,
+                UnknownThenApplied,
                 ["SELECT pg_terminate_backend(pg_backend_pid())"]
             ),
             fault!(

@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::Router;
 use axum::extract::Path;
@@ -58,6 +57,42 @@ impl<D: TestDb> Call<D> {
 type Change<D> =
     Box<dyn FnOnce(InboxBuilder<<D as TestDb>::DB>) -> InboxBuilder<<D as TestDb>::DB> + Send>;
 
+/// What makes deliveries faster, for every test that does not set it itself: the whole suite must hold with it on and off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Levers {
+    /// The defaults.
+    Default,
+    /// Nothing is remembered, and no connection stays with the inbox.
+    Off,
+    /// Shared transactions too.
+    On,
+}
+
+impl Levers {
+    fn by_environment() -> Self {
+        match std::env::var("TOWER_INBOX_TEST_LEVERS").as_deref() {
+            Err(_) => Self::Default,
+            Ok("off") => Self::Off,
+            Ok("on") => Self::On,
+            Ok(other) => panic!("TOWER_INBOX_TEST_LEVERS is on or off, not {other:?}"),
+        }
+    }
+
+    fn source(self, source: Source) -> Source {
+        match self {
+            Self::Default | Self::Off => source,
+            Self::On => source.batch(32),
+        }
+    }
+
+    fn inbox<DB: tower_inbox::Backend>(self, builder: InboxBuilder<DB>) -> InboxBuilder<DB> {
+        match self {
+            Self::Default | Self::On => builder,
+            Self::Off => builder.remembered(0).keep_connections(0),
+        }
+    }
+}
+
 /// Makes a [`World`].
 pub(crate) struct Setup<D: TestDb> {
     db: D,
@@ -77,7 +112,7 @@ impl<D: TestDb> Setup<D> {
         Self {
             db: db.clone(),
             name: SOURCE.to_owned(),
-            source: Source::kudos(SOURCE).secrets([secret(db)]),
+            source: Levers::by_environment().source(Source::kudos(SOURCE).secrets([secret(db)])),
             connections: 4,
             pool: None,
             eyes: None,
@@ -96,7 +131,8 @@ impl<D: TestDb> Setup<D> {
     /// Another source, with what is set for it so far forgotten. Without: `crm`.
     pub(crate) fn named(mut self, name: &str) -> Self {
         self.name = name.to_owned();
-        self.source = Source::kudos(name).secrets([secret(&self.db)]);
+        self.source =
+            Levers::by_environment().source(Source::kudos(name).secrets([secret(&self.db)]));
         self
     }
 
@@ -113,6 +149,11 @@ impl<D: TestDb> Setup<D> {
     ) -> Self {
         self.build.push(Box::new(change));
         self
+    }
+
+    /// Commits are remembered whatever the levers are: this is what the test is about.
+    pub(crate) fn remembering(self) -> Self {
+        self.inbox(|inbox| inbox.remembered(1_000))
     }
 
     /// The pool's connections. Without: 4.
@@ -178,24 +219,7 @@ impl<D: TestDb> Setup<D> {
 
     pub(crate) async fn start(self) -> World<D> {
         let db = self.db;
-        let acquired = Arc::new(AtomicUsize::new(0));
-        let count = || {
-            let acquired = Arc::clone(&acquired);
-            move || {
-                acquired.fetch_add(1, Ordering::Relaxed);
-            }
-        };
-        let (reused, connected) = (count(), count());
-        let options = PoolOptions::new()
-            .max_connections(self.connections)
-            .before_acquire(move |_, _| {
-                reused();
-                Box::pin(async { Ok(true) })
-            })
-            .after_connect(move |_, _| {
-                connected();
-                Box::pin(async { Ok(()) })
-            });
+        let options = PoolOptions::new().max_connections(self.connections);
         let pool = match self.pool {
             Some(pool) => pool,
             None => db.pool(options).await,
@@ -207,6 +231,7 @@ impl<D: TestDb> Setup<D> {
         let builder = Inbox::builder(pool.clone())
             .source(self.source)
             .table_prefix(db.prefix());
+        let builder = Levers::by_environment().inbox(builder);
         let builder = self
             .build
             .into_iter()
@@ -222,7 +247,6 @@ impl<D: TestDb> Setup<D> {
             eyes,
             probe,
             app,
-            acquired,
         }
     }
 }

@@ -1,14 +1,13 @@
 //! One inbox at work: over a throw-away database, mounted on an axum router, with a ledger as its handler.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
 use axum::Router;
 use axum::body::Body;
 use bytes::Bytes;
 use http::Request;
-use sqlx::Pool;
+use sqlx::{Connection, Pool};
 use tower::ServiceExt;
 use tower_inbox::Inbox;
 use tower_inbox::clock::Timestamp;
@@ -32,7 +31,6 @@ pub(crate) struct World<D: TestDb> {
     pub(crate) eyes: Pool<D::DB>,
     pub(crate) probe: Arc<Probe>,
     pub(crate) app: Router,
-    pub(super) acquired: Arc<AtomicUsize>,
 }
 
 impl<D: TestDb> Clone for World<D> {
@@ -44,7 +42,6 @@ impl<D: TestDb> Clone for World<D> {
             eyes: self.eyes.clone(),
             probe: Arc::clone(&self.probe),
             app: self.app.clone(),
-            acquired: Arc::clone(&self.acquired),
         }
     }
 }
@@ -157,9 +154,9 @@ impl<D: TestDb> World<D> {
         .await
     }
 
-    /// How often a connection of the inbox's pool was taken.
+    /// How often the inbox has taken a connection, whether it came from the pool or had stayed.
     pub(crate) fn acquired(&self) -> usize {
-        self.acquired.load(Ordering::Relaxed)
+        self.inbox.connections_taken()
     }
 
     /// Demands that no pooled connection is inside a transaction, or unusable: what is written on each of them, all
@@ -183,6 +180,17 @@ impl<D: TestDb> World<D> {
                 self.number("SELECT COUNT(*) FROM mark").await,
                 before + 1,
                 "a write is held back"
+            );
+            // The driver does not think so either: what is begun on it is no savepoint of something that has ended.
+            let mut begun = Connection::begin(&mut **conn).await.expect("a transaction");
+            D::execute(&mut begun, "INSERT INTO mark (m) VALUES (1)")
+                .await
+                .expect("a write");
+            begun.rollback().await.expect("a rollback");
+            assert_eq!(
+                self.number("SELECT COUNT(*) FROM mark").await,
+                before + 1,
+                "a transaction is none"
             );
         }
     }

@@ -52,6 +52,8 @@ walks! {
     live: live live_too;
     deferred: deferred;
     stream: stream stream_too;
+    batch: batch;
+    shared: shared;
     handed_back: handed_back;
     beats: beats;
     expiry: expiry;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use tower_inbox::envelope::Place;
-use tower_inbox::operator::{Erasure, Filter, Operator, StreamInfo};
+use tower_inbox::operator::{AuditFilter, Erasure, Filter, Operator, StreamInfo};
 use tower_inbox::{OperatorErrorKind, Park};
 
 use super::Scene;
@@ -88,13 +88,74 @@ pub(crate) fn stream<D: TestDb>() -> Scene<D> {
             "store.due_head",
             "store.pending_counts",
             "store.stale",
-            "store.now",
-            "store.strayed",
-            "store.expired",
             "store.settled_streams",
             "store.stale_audit",
         ],
-        on: &[("postgres", "store.notify"), ("postgres", "store.listen")],
+        on: &[
+            ("postgres", "store.notify"),
+            ("postgres", "store.listen"),
+            ("postgres", "store.insert_first"),
+        ],
+    }
+}
+
+/// A gap behind which several events wait, which are applied together, and one that they are undone by.
+pub(crate) fn batch<D: TestDb>() -> Scene<D> {
+    Scene {
+        name: "batch",
+        setup: |setup, _| {
+            setup
+                .source(|source| {
+                    source
+                        .backoff([SOON])
+                        .batch(8)
+                        .batch_time(Duration::from_secs(60))
+                        .store_answers(true)
+                })
+                .answers(
+                    |call: &Call<D>| match (call.delivery.event_id(), call.run) {
+                        ("evt_acct_4", 1) => 503,
+                        _ => 0,
+                    },
+                )
+        },
+        before: &[],
+        besides: Besides::Nothing,
+        play: |play| {
+            Box::pin(async move {
+                for account in ["acct", "other"] {
+                    for sequence in [5, 4, 3, 2, 1] {
+                        play.deliver(&numbered(account, sequence)).await;
+                    }
+                    play.drained(account, &[1, 2, 3, 4, 5]).await;
+                }
+            })
+        },
+        expected: Expected {
+            streams: &[("acct", &[1, 2, 3, 4, 5]), ("other", &[1, 2, 3, 4, 5])],
+            events: &[],
+            none: &[],
+        },
+        points: &[
+            "claimed",
+            "drained",
+            "entered",
+            "handled",
+            "released",
+            "committed",
+            "store.due_batch",
+            "store.claim_batch",
+            "store.mark_member",
+            "store.hand_back_batch",
+            "store.insert_answer",
+            "store.rollback",
+            "store.commit",
+            "store.committed",
+        ],
+        on: &[
+            ("postgres", "store.lock_batch"),
+            ("mysql", "store.lock_batch"),
+        ],
     }
 }
 
@@ -304,6 +365,9 @@ pub(crate) fn operators<D: TestDb>() -> Scene<D> {
             "store.letters",
             "store.story",
             "store.neighbours",
+            "store.waiting_streams",
+            "store.stream_events",
+            "store.audit_lines",
             "store.cursor",
             "store.range_at",
             "store.ranges_after",
@@ -372,6 +436,21 @@ async fn operate<D: TestDb>(play: Arc<Play<D>>) {
         let story = play.acts(async || ada.inspect(SOURCE, id).await).await;
         assert!(story.expect("it is asked for").is_some());
     }
+    let streams = play.acts(async || ada.streams(None, None, 10).await).await;
+    streams.expect("they are asked for");
+    let stream = play
+        .acts(async || ada.stream(SOURCE, "given", None, 10).await)
+        .await;
+    assert!(stream.expect("it is asked for").is_some());
+    let lines = play
+        .acts(async || ada.audit(&AuditFilter::new(), None, 10).await)
+        .await;
+    assert!(!lines.expect("they are asked for").entries.is_empty());
+    let body = play
+        .acts(async || ada.body(SOURCE, "hopeless", WHY).await)
+        .await;
+    // Where the scene is played again, it may be erased already.
+    body.expect("it is asked for");
     let erased = play
         .acts(async || ada.erase(SOURCE, Erasure::Event("hopeless"), WHY).await)
         .await;

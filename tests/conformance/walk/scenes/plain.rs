@@ -65,6 +65,7 @@ pub(crate) fn live<D: TestDb>() -> Scene<D> {
             "store.acquire",
             "store.done",
             "store.begin",
+            "store.begin_with_first",
             "store.release",
             "store.commit",
             "store.committed",
@@ -89,6 +90,7 @@ pub(crate) fn live<D: TestDb>() -> Scene<D> {
         on: &[
             ("sqlite", "store.ping"),
             ("postgres", "watch.look"),
+            ("postgres", "store.prepared"),
             ("mysql", "watch.look"),
         ],
     }
@@ -109,6 +111,74 @@ async fn answer<D: TestDb>(mut call: Call<D>, stage: Stage) -> Response {
             id.into_response()
         }
         _ => id.into_response(),
+    }
+}
+
+/// Deliveries that wait while another one's handler runs, and go on in its transaction; one that fails there, and one that is
+/// known.
+pub(crate) fn shared<D: TestDb>() -> Scene<D> {
+    Scene {
+        name: "shared",
+        setup: |setup, _| {
+            setup
+                .source(|source| {
+                    source
+                        .batch(8)
+                        .batch_time(Duration::from_secs(60))
+                        .store_answers(true)
+                })
+                // More than the pool has: those that wait need none.
+                .inbox(|inbox| inbox.remembered(0).max_in_flight(6))
+                .handler(|mut call: Call<D>| async move {
+                    call.append().await;
+                    match (call.delivery.event_id(), call.run) {
+                        ("slow", _) => {
+                            tokio::time::sleep(Duration::from_millis(20)).await;
+                            StatusCode::OK
+                        }
+                        ("fails", 1) => StatusCode::SERVICE_UNAVAILABLE,
+                        _ => StatusCode::OK,
+                    }
+                })
+        },
+        before: &[],
+        besides: Besides::Nothing,
+        play: |play| {
+            Box::pin(async move {
+                play.deliver(&Event::new("known")).await;
+                let ids = ["slow", "one", "fails", "known", "two"];
+                let [slow, one, fails, known, two] = ids.map(Event::new);
+                let first = numbered("acct", 1);
+                tokio::join!(
+                    play.deliver(&slow),
+                    play.deliver(&one),
+                    play.deliver(&fails),
+                    play.deliver(&first),
+                    play.deliver(&known),
+                    play.deliver(&two),
+                );
+            })
+        },
+        expected: Expected {
+            streams: &[("acct", &[1])],
+            events: &["slow", "one", "fails", "known", "two"],
+            none: &[],
+        },
+        points: &[
+            "begun",
+            "entered",
+            "handled",
+            "committed",
+            "settled",
+            "store.insert_answer",
+            "store.commit",
+            "store.committed",
+        ],
+        on: &[
+            ("sqlite", "store.insert_behind"),
+            ("sqlite", "store.checkpoint"),
+            ("sqlite", "store.rollback_to"),
+        ],
     }
 }
 
