@@ -112,7 +112,8 @@ async fn all(plan: &Plan) {
 
 async fn measure<DB: Place>(plan: &Plan, pools: [Pool<DB>; 2], bars: &mut Vec<String>) {
     let [one, other] = pools;
-    let receiver = Receiver::new(one).await;
+    batched(plan, [one.clone(), other.clone()], bars).await;
+    let receiver = Receiver::new(one, 1).await;
     storage(&receiver, plan).await;
     let (least, most) = (plan.sizes[0], plan.sizes[plan.sizes.len() - 1]);
     let mut ratios = Vec::new();
@@ -138,7 +139,7 @@ async fn measure<DB: Place>(plan: &Plan, pools: [Pool<DB>; 2], bars: &mut Vec<St
     }
     bars.push(bar(&format!("drain_flat_{}", DB::LABEL), ratios, "0.8"));
 
-    let wedged = Receiver::new(other).await;
+    let wedged = Receiver::new(other, 1).await;
     wedged.park("wedged", plan.behind).await;
     wedged.deliver("wedged", 1).await;
     let mut ratios = Vec::new();
@@ -161,6 +162,52 @@ async fn measure<DB: Place>(plan: &Plan, pools: [Pool<DB>; 2], bars: &mut Vec<St
     for receiver in [receiver, wedged] {
         receiver.inbox.shutdown().await;
         receiver.pool.close().await;
+    }
+}
+
+/// One stream, drained one by one and in batches of some sizes, in turns. The handler does nothing, so that what is
+/// compared is the inbox's own part.
+async fn batched<DB: Place>(plan: &Plan, pools: [Pool<DB>; 2], bars: &mut Vec<String>) {
+    let [one, other] = pools;
+    let events = plan.sizes[1];
+    for size in [8, 32, 128] {
+        let single = Receiver::new(one.clone(), 1).await;
+        let batched = Receiver::new(other.clone(), size).await;
+        for receiver in [&single, &batched] {
+            receiver.drain(plan.sizes[0]).await;
+        }
+        let mut ratios = Vec::new();
+        for round in 0..plan.rounds {
+            let (mut rates, mut sides) = ([0.0; 2], [(0, &single), (1, &batched)]);
+            // The first of the two is another one each time.
+            if round % 2 == 1 {
+                sides.reverse();
+            }
+            for (side, receiver) in sides {
+                rates[side] = events as f64 / receiver.drain(events).await.as_secs_f64();
+            }
+            println!(
+                "{:9} round {round}: {:7.0} events/s one by one, {:7.0} in batches of {size}",
+                DB::LABEL,
+                rates[0],
+                rates[1]
+            );
+            ratios.push(rates[1] / rates[0]);
+        }
+        let database = match DB::LABEL {
+            "postgres" => "pg",
+            "mysql" => "my",
+            other => other,
+        };
+        // The one in the middle is the figure; the others tell which size is worth its while.
+        let name = match size {
+            32 => format!("{database}_drain_batched_vs_one_by_one"),
+            size => format!("{database}_drain_batched_{size}_vs_one_by_one"),
+        };
+        bars.push(bar(&name, ratios, "3.0"));
+        for receiver in [single, batched] {
+            receiver.inbox.shutdown().await;
+        }
     }
 }
 
@@ -205,7 +252,6 @@ struct Receiver<DB: Place> {
     app: Router,
     ran: Arc<Ran>,
     signer: Signer,
-    streams: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -215,11 +261,12 @@ struct Ran {
 }
 
 impl<DB: Place> Receiver<DB> {
-    async fn new(pool: Pool<DB>) -> Self {
+    async fn new(pool: Pool<DB>, batch: usize) -> Self {
         let source = Source::kudos("crm")
             .secrets([SECRET])
             .park_limit(1_000_000)
-            .park_bytes(1 << 40);
+            .park_bytes(1 << 40)
+            .batch(batch);
         let inbox = Inbox::builder(pool.clone())
             .source(source)
             .build()
@@ -241,7 +288,6 @@ impl<DB: Place> Receiver<DB> {
         Self {
             app: inbox.mount("crm", routes),
             signer: Signer::new(&Preset::KUDOS.scheme(), [secret]).expect("a signer"),
-            streams: AtomicUsize::new(0),
             inbox,
             pool,
             ran,
@@ -298,7 +344,8 @@ impl<DB: Place> Receiver<DB> {
 
     /// How long it takes from the event that fills the gap to the last one behind it.
     async fn drain(&self, events: u64) -> Duration {
-        let account = format!("s{}", self.streams.fetch_add(1, Ordering::Relaxed));
+        static STREAMS: AtomicUsize = AtomicUsize::new(0);
+        let account = format!("s{}", STREAMS.fetch_add(1, Ordering::Relaxed));
         self.park(&account, events).await;
         let all = self.ran.runs.load(Ordering::Relaxed) + 1 + events as usize;
         let start = Instant::now();

@@ -1,0 +1,44 @@
+//! On PostgreSQL.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use sqlx::Postgres;
+
+use super::{App, fault, read, verify};
+
+pub(crate) const TABLES: &str =
+    "CREATE TABLE inbox (source TEXT NOT NULL, event_id TEXT NOT NULL, received_at TIMESTAMPTZ NOT NULL DEFAULT now(),
+        PRIMARY KEY (source, event_id))";
+
+pub(crate) async fn receive(
+    State(app): State<Arc<App<Postgres>>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<StatusCode, StatusCode> {
+    verify(&app.key, &headers, &body)?;
+    let event = read(&body)?;
+    let mut tx = app.pool.begin().await.map_err(fault)?;
+    let inserted =
+        sqlx::query("INSERT INTO inbox (source, event_id) VALUES ($1, $2) ON CONFLICT DO NOTHING")
+            .bind("crm")
+            .bind(&event.event_id)
+            .execute(&mut *tx)
+            .await
+            .map_err(fault)?;
+    if inserted.rows_affected() == 0 {
+        tx.rollback().await.map_err(fault)?;
+        return Ok(StatusCode::OK);
+    }
+    sqlx::query("INSERT INTO effect (event_id, account, amount) VALUES ($1, $2, $3)")
+        .bind(&event.event_id)
+        .bind(&event.data.account)
+        .bind(event.data.amount)
+        .execute(&mut *tx)
+        .await
+        .map_err(fault)?;
+    tx.commit().await.map_err(fault)?;
+    Ok(StatusCode::NO_CONTENT)
+}
