@@ -18,8 +18,6 @@ use crate::data::Data;
 use crate::faults::{Fault, Faulty, Runs};
 use crate::ledger::{Change, LedgerError};
 
-/// A health check wants its answer within a second.
-const PING: Duration = Duration::from_millis(800);
 /// A ledger that cannot be read in this time is not there.
 const READ: Duration = Duration::from_secs(5);
 
@@ -36,11 +34,11 @@ pub(crate) struct App<DB: Faulty> {
 pub(crate) fn router<DB: Faulty>(app: Arc<App<DB>>, presets: &[&str]) -> Router {
     let mut router = Router::new()
         .route("/ledger/{account}", get(ledger::<DB>))
-        .route("/healthz", get(health::<DB>))
         .route("/metrics", get(metrics::<DB>))
         // Whatever preset is not mounted: an unknown source.
         .route("/webhooks/{preset}", post(unknown).fallback(method))
         .with_state(app.clone());
+    router = router.merge(app.inbox.health_routes());
     for preset in presets {
         let webhook = Router::new()
             .route(&format!("/webhooks/{preset}"), post(receive::<DB>))
@@ -150,19 +148,6 @@ async fn ledger<DB: Faulty>(
             StatusCode::SERVICE_UNAVAILABLE,
             Some("the ledger could not be read in time"),
         ),
-    }
-}
-
-async fn health<DB: Faulty>(State(app): State<Arc<App<DB>>>) -> Response {
-    match app.inbox.ping(PING).await {
-        Ok(()) => Json(json!({"status": "ok"})).into_response(),
-        Err(error) => {
-            tracing::warn!(%error, "the database does not answer");
-            problem(
-                StatusCode::SERVICE_UNAVAILABLE,
-                Some("the database does not answer"),
-            )
-        }
     }
 }
 

@@ -19,6 +19,8 @@
     reason = "a command-line program"
 )]
 
+#[cfg(feature = "console")]
+mod console;
 mod data;
 mod faults;
 mod http;
@@ -32,11 +34,13 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::future::IntoFuture as _;
 use std::io::{IsTerminal as _, Write as _};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::ListenerExt as _;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use sqlx::Pool;
 use sqlx::pool::PoolOptions;
 use tokio::net::TcpListener;
@@ -54,6 +58,10 @@ use shared::args::Wrong;
 
 /// Beyond the budget of a delivery: what a network needs to bring its answer back.
 const GRACE: Duration = Duration::from_secs(2);
+/// Buckets of every histogram, in seconds: from a duplicate in memory, over the patience of producers, to a slow worker.
+const BUCKETS: [f64; 14] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 8.0, 30.0,
+];
 /// How often the recorder of metrics folds what it has gathered.
 const UPKEEP: Duration = Duration::from_secs(5);
 
@@ -103,7 +111,9 @@ async fn run<DB: Faulty + Open>(mut settings: Settings) -> Result<(), Failure> {
     // Taken before anything is announced, so that a signal that comes at once is not lost.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let metrics = metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder()?;
+    let metrics = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)?
+        .install_recorder()?;
 
     let random = settings
         .mounted
@@ -144,6 +154,8 @@ async fn run<DB: Faulty + Open>(mut settings: Settings) -> Result<(), Failure> {
         .map(|mounted| mounted.preset.name)
         .collect();
     let router = http::router(app, &presets);
+    #[cfg(feature = "console")]
+    let router = console::mount(router, &inbox, &settings).map_err(Failure::Setting)?;
     let listener = TcpListener::bind(&settings.listen)
         .await
         .map_err(|error| format!("LISTEN: {:?} cannot be used: {error}", settings.listen))?;
@@ -169,7 +181,9 @@ async fn run<DB: Faulty + Open>(mut settings: Settings) -> Result<(), Failure> {
         // Small answers must not wait for more to be sent.
         let _ = stream.set_nodelay(true);
     });
-    let server = axum::serve(listener, router).with_graceful_shutdown(async {
+    // With the address of who asks: the console slows each client down by itself.
+    let app = router.into_make_service_with_connect_info::<SocketAddr>();
+    let server = axum::serve(listener, app).with_graceful_shutdown(async {
         let _ = stopped.await;
     });
     let mut server = tokio::spawn(server.into_future());

@@ -93,7 +93,7 @@ pub(crate) const CLI: Cli = Cli {
         Opt::switch("demo-faults", "obey `data.fault` of events: for tests alone").env("DEMO_FAULTS"),
     ],
     notes: "\
-Routes: POST /webhooks/<preset>, GET /ledger/<account>, GET /healthz, GET /metrics.
+Routes: POST /webhooks/<preset>, GET /ledger/<account>, GET /healthz, GET /readyz, GET /metrics; /console.
 With no secrets at all it makes one for kudos and prints it. Times are such as 500ms, 7s, 5m, 2h, 30d; sizes such as
 64KiB, 1MiB. RUST_LOG sets what is logged to standard error [default: info]. SIGTERM and Ctrl-C end it in good order.
 A database is compiled in with the feature of its name. Behind PgBouncer in transaction mode end its URL with
@@ -101,7 +101,7 @@ A database is compiled in with the feature of its name. Behind PgBouncer in tran
 What the ledger reads is the body's `data`: an object with `account` and `amount`. For stripe it may be in
 `data.object`, for slack in `event.data`, and for github and shopify, whose payloads have no such envelope, at the top
 of the body (as JSON; their ids are not signed, so that the same content under a new id is fenced).
-In this version the console is refused.
+The console is compiled in with the feature `console`, and mounted at /console with a token.
 Without stored answers the duplicates of brief get `already_processed`, as those of every preset do.",
 };
 
@@ -133,6 +133,11 @@ pub(crate) struct Database {
 pub(crate) struct Settings {
     pub(crate) database: Database,
     pub(crate) listen: String,
+    /// None: no console.
+    #[cfg(feature = "console")]
+    pub(crate) console_token: Option<String>,
+    #[cfg(feature = "console")]
+    pub(crate) console_actions: bool,
     /// None: one random secret for kudos.
     pub(crate) mounted: Vec<Mounted>,
     /// None: [`BUDGET`], or less where a producer has no patience.
@@ -160,7 +165,16 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn from(given: &Given) -> Result<Self, Wrong> {
-        later(given)?;
+        let database = given.one("database-url", database)?;
+        let console_token = given.maybe("console-token", values::text)?;
+        let console_actions = given.on("console-actions")?;
+        // What is silently without effect would be worse.
+        if !cfg!(feature = "console") && (console_token.is_some() || console_actions) {
+            return Err(Wrong(
+                "CONSOLE_TOKEN, CONSOLE_ACTIONS: need the feature console, as in `cargo run --features console --example receiver`"
+                    .to_owned(),
+            ));
+        }
         let budget = given.maybe("delivery-budget", values::some_time)?;
         let lease = given.one("lease", values::some_time)?;
         let least = budget.unwrap_or(BUDGET).saturating_add(LEASE_MARGIN);
@@ -170,7 +184,11 @@ impl Settings {
             )));
         }
         Ok(Self {
-            database: given.one("database-url", database)?,
+            database,
+            #[cfg(feature = "console")]
+            console_token,
+            #[cfg(feature = "console")]
+            console_actions,
             listen: given.one("listen", address)?,
             mounted: mounted(given)?,
             budget,
@@ -208,19 +226,6 @@ impl Settings {
     pub(crate) fn longest_budget(&self) -> Duration {
         self.budget.unwrap_or(BUDGET)
     }
-}
-
-/// Refuses what this version does not have, whatever else is set: a setting that is silently without effect would be
-/// worse. What is malformed is said first.
-fn later(given: &Given) -> Result<(), Wrong> {
-    if given.maybe("console-token", values::text)?.is_some() {
-        return Err(missing("CONSOLE_TOKEN"));
-    }
-    if given.on("console-actions")? {
-        return Err(missing("CONSOLE_ACTIONS"));
-    }
-    given.one("database-url", database)?;
-    Ok(())
 }
 
 /// Names of presets that this receiver may mount; an empty list is none.
