@@ -15,6 +15,8 @@
 #[macro_use]
 mod db;
 mod kit;
+#[path = "../support/stopped.rs"]
+mod stopped;
 
 mod adopt;
 #[cfg(feature = "failpoints")]

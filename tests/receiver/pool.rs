@@ -114,7 +114,10 @@ fn clients_that_disconnect_leave_the_pool_whole(kind: Kind) {
             .count()
     );
     the_pool_is_whole(&receiver, "second");
-    assert_eq!(receiver.database().open_transactions(), 0);
+    // The worker opens some of its own at any time, for moments: one that was left open stays.
+    wait_until("no transaction is left open", || {
+        receiver.database().open_transactions() == 0
+    });
 }
 
 on_each_database!(clients_that_disconnect_leave_the_pool_whole);

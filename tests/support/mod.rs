@@ -11,6 +11,7 @@ pub(crate) mod event;
 pub(crate) mod http;
 pub(crate) mod receiver;
 pub(crate) mod server;
+pub(crate) mod stopped;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

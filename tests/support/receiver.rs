@@ -12,6 +12,7 @@ use std::thread;
 use super::database::{Database, Kind};
 use super::event::{Event, SECRET};
 use super::http::{self, Response};
+use super::stopped::wait_until_stopped;
 use super::{Directory, LIMIT, binary, wait_for};
 
 /// Everything that a developer's shell may have set.
@@ -333,6 +334,9 @@ impl Receiver {
             .status()
             .expect("sh runs");
         assert!(status.success(), "{kill}");
+        if name == "STOP" {
+            wait_until_stopped(self.child.id());
+        }
     }
 
     /// kill -9 and a new process on the same database.

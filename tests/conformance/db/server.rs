@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use sqlx::Connection;
 
 use super::{Conn, LIMIT, TestDb, caught, made, passed};
+use crate::stopped::wait_until_stopped;
 
 /// A database that a test can have a server of its own for.
 pub(crate) trait OnServer: TestDb {
@@ -103,23 +104,30 @@ impl<D: OnServer> Server<D> {
 
     /// Nothing answers, and no connection is closed.
     pub(crate) fn freeze(&self) {
-        self.signal("STOP");
+        // Twice: one that its first process has begun meanwhile is among them then.
+        for pid in (0..2).flat_map(|_| self.signal("STOP")) {
+            wait_until_stopped(pid);
+        }
     }
 
     pub(crate) fn thaw(&self) {
         self.signal("CONT");
     }
 
-    fn signal(&self, name: &str) {
+    /// To each of its processes.
+    fn signal(&self, name: &str) -> Vec<u32> {
         let pid = self.child.id();
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
         let children = children.unwrap_or_default();
+        let children = children.split_whitespace().flat_map(str::parse);
+        let all: Vec<u32> = [pid].into_iter().chain(children).collect();
         // A process that has ended meanwhile makes no difference.
         let _ = Command::new("kill")
-            .args(["-s", name, &pid.to_string()])
-            .args(children.split_whitespace())
+            .args(["-s", name])
+            .args(all.iter().map(u32::to_string))
             .stderr(Stdio::null())
             .status();
+        all
     }
 }
 
