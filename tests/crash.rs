@@ -157,7 +157,7 @@ fn a_crash_while_the_handler_runs_leaves_nothing(kind: Kind) {
     for (n, fault) in (1..).zip(["sleep:20000", "sql_sleep:20000"]) {
         let event = Event::of("acct-1", n).fault(fault).fault_times(1);
         let lost = receiver.deliver_meanwhile(&event);
-        receiver.wait_until_writing();
+        receiver.wait_until_at_its_fault(&event);
         receiver = receiver.crash();
         assert!(
             lost.join().expect("no panic").is_err(),
@@ -193,12 +193,11 @@ fn a_crash_between_commit_and_drain_is_made_up_for_by_the_next_process(kind: Kin
         let stream = format!("acct-{n}");
         receiver.deliver(&Event::of(&stream, 3)).is(202, "parked");
         // The drain is busy with the second one for longer than this process lives.
-        receiver
-            .deliver(&Event::of(&stream, 2).fault("sleep:1500"))
-            .is(202, "parked");
+        let slow = Event::of(&stream, 2).fault("sleep:1500");
+        receiver.deliver(&slow).is(202, "parked");
         receiver.deliver(&Event::of(&stream, 1)).is(200, "applied");
         if n % 2 == 0 {
-            receiver.wait_until_writing();
+            receiver.wait_until_at_its_fault(&slow);
         }
         receiver = receiver.crash();
         wait_until("the stream is applied", || receiver.has_stream(&stream, 3));
@@ -246,7 +245,7 @@ fn a_frozen_receiver_delays_an_event_and_never_doubles_it() {
     for n in 1..=3 {
         let event = Event::of("acct-1", n).fault("sleep:1000");
         let first = frozen.deliver_meanwhile(&event);
-        frozen.wait_until_writing();
+        frozen.wait_until_at_its_fault(&event);
         frozen.signal("STOP");
         let began = Instant::now();
         // The write lock is not to be had: by whom it is held a process cannot see.
@@ -292,7 +291,7 @@ fn a_frozen_receiver_blocks_others_no_longer_than_its_budget(kind: Kind) {
     for (n, fault) in (1..).zip(["sleep:1500", "sql_sleep:1000", "sleep:1500"]) {
         let event = Event::of("acct-1", n).fault(fault).fault_times(1);
         let first = frozen.deliver_meanwhile(&event);
-        frozen.wait_until_writing();
+        frozen.wait_until_at_its_fault(&event);
         frozen.signal("STOP");
         let began = Instant::now();
         let bystander = Event::new(&format!("evt_{n}"), "acct-2", 1);
@@ -444,7 +443,7 @@ fn a_worker_that_is_frozen_in_its_handler_is_stood_in_for_and_cannot_commit(kind
         let slow = Event::of(&stream, 2).fault("sleep:1000").fault_times(1);
         frozen.deliver(&slow).is(202, "parked");
         frozen.deliver(&Event::of(&stream, 1)).is(200, "applied");
-        frozen.wait_until_writing();
+        frozen.wait_until_at_its_fault(&slow);
         frozen.signal("STOP");
         wait_until("the other one applies it", || other.has_stream(&stream, 2));
         frozen.signal("CONT");

@@ -92,10 +92,11 @@ fn fault(runs: &Runs, delivery: &Delivery, data: &Data) -> Result<Option<Fault>,
     let fault = Fault::parse(text)
         .ok_or_else(|| Refusal::Content("data.fault is not a known fault".to_owned()))?;
     let run = runs.count(delivery.source(), delivery.event_id());
-    Ok(data
-        .fault_times
-        .is_none_or(|times| run <= times)
-        .then_some(fault))
+    if data.fault_times.is_some_and(|times| run > times) {
+        return Ok(None);
+    }
+    tracing::info!(event_id = delivery.event_id(), ?fault, "a demo fault");
+    Ok(Some(fault))
 }
 
 /// Why the handler does not take an event.

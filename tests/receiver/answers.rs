@@ -181,15 +181,17 @@ fn over_the_limit_in_flight_a_delivery_is_told_to_come_again() {
         .set("MAX_IN_FLIGHT", "1")
         .set("DELIVERY_BUDGET", "2s")
         .start();
-    let slow = receiver.deliver_meanwhile(&Event::new("evt_slow", "acct-1", 1).fault("sleep:1700"));
-    receiver.wait_until_writing();
+    let slow = Event::new("evt_slow", "acct-1", 1).fault("sleep:1700");
+    let answer = receiver.deliver_meanwhile(&slow);
+    receiver.wait_until_at_its_fault(&slow);
     let other = Event::new("evt_other", "acct-1", 2);
     receiver
         .deliver(&other)
         .is(429, "failed")
         .is_problem()
         .says_when_to_retry();
-    slow.join()
+    answer
+        .join()
         .expect("no panic")
         .expect("an answer")
         .is(200, "applied");
@@ -295,7 +297,7 @@ fn copies_that_wait_behind_a_failure_are_told_to_come_again() {
         .fault("sleep:5000")
         .fault_times(1);
     let first = receiver.deliver_meanwhile(&event);
-    receiver.wait_until_writing();
+    receiver.wait_until_at_its_fault(&event);
     let copies: Vec<_> = (0..6).map(|_| receiver.deliver_meanwhile(&event)).collect();
     first
         .join()
@@ -319,7 +321,7 @@ fn a_client_that_disconnects_loses_nothing() {
     for n in 1..=5 {
         let event = Event::new(&format!("evt_{n}"), "acct-1", 1).fault("sleep:100");
         let stream = http::open(receiver.address, &event.kudos()).expect("it connects");
-        receiver.wait_until_writing();
+        receiver.wait_until_at_its_fault(&event);
         drop(stream);
         wait_until("it is applied all the same", || {
             receiver.ledger("acct-1").1.len() == n

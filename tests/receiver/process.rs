@@ -116,14 +116,15 @@ fn on_sigterm_deliveries_in_flight_are_finished() {
     for signal in ["TERM", "INT"] {
         let mut receiver = Setup::new().start();
         receiver.deliver(&Event::of("acct-2", 2)).is(202, "parked");
-        let slow =
-            receiver.deliver_meanwhile(&Event::new("evt_1", "acct-1", 5).fault("sleep:1000"));
-        receiver.wait_until_writing();
+        let slow = Event::new("evt_1", "acct-1", 5).fault("sleep:1000");
+        let answer = receiver.deliver_meanwhile(&slow);
+        receiver.wait_until_at_its_fault(&slow);
         receiver.signal(signal);
         wait_until("it takes nothing new", || {
             TcpStream::connect(receiver.address).is_err()
         });
-        slow.join()
+        answer
+            .join()
             .expect("no panic")
             .expect("an answer")
             .is(200, "applied");

@@ -155,29 +155,10 @@ impl Database {
         file.trim_end_matches("?mode=rwc").into()
     }
 
-    /// Whether a transaction of the receiver has written: a handler runs.
-    pub(crate) fn is_written(&self) -> bool {
-        match self.kind {
-            Kind::Sqlite => is_locked(&self.file()),
-            Kind::Postgres => {
-                self.number(
-                    "SELECT COUNT(*) FROM pg_stat_activity
-                     WHERE datname = current_database() AND backend_xid IS NOT NULL",
-                ) > 0
-            }
-            // In this order, so that what is committed between the two does not count. (`innodb_trx` is not renewed
-            // while somebody asks for it all the time.)
-            Kind::MySql => {
-                let entries = "SELECT COUNT(*) FROM ledger_entry";
-                uncommitted(self.kind, &self.url, entries).expect("a number") > self.number(entries)
-            }
-        }
-    }
-
     /// Transactions that are open and do nothing.
     pub(crate) fn open_transactions(&self) -> i64 {
         match self.kind {
-            Kind::Sqlite => i64::from(self.is_written()),
+            Kind::Sqlite => i64::from(is_locked(&self.file())),
             Kind::Postgres => self.number(
                 "SELECT COUNT(*) FROM pg_stat_activity
                  WHERE datname = current_database() AND state LIKE 'idle in transaction%'",
@@ -269,17 +250,6 @@ pub(crate) fn number(kind: Kind, url: &str, sql: &str) -> sqlx::Result<i64> {
     on_connection!(kind, url, |conn| sqlx::query_scalar(AssertSqlSafe(sql))
         .fetch_one(&mut conn)
         .await)
-}
-
-/// As [`number`], and of what is not committed too.
-fn uncommitted(kind: Kind, url: &str, sql: &str) -> sqlx::Result<i64> {
-    let level = "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED";
-    on_connection!(kind, url, |conn| {
-        sqlx::raw_sql(level).execute(&mut conn).await?;
-        sqlx::query_scalar(AssertSqlSafe(sql))
-            .fetch_one(&mut conn)
-            .await
-    })
 }
 
 fn execute(kind: Kind, url: &str, sql: &str) -> sqlx::Result<()> {

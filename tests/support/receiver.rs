@@ -288,10 +288,14 @@ impl Receiver {
         values.sum()
     }
 
-    /// Waits until a handler's transaction is open.
+    /// Waits until this event's handler is at its fault, in its transaction, in this process.
     #[track_caller]
-    pub(crate) fn wait_until_writing(&self) {
-        super::wait_until("a handler runs", || self.database().is_written());
+    pub(crate) fn wait_until_at_its_fault(&self, event: &Event) {
+        let named = format!("event_id=\"{}\"", event.id());
+        super::wait_until("the handler is at its fault", || {
+            let is_told = |line: &str| line.contains("a demo fault ") && line.contains(&named);
+            self.log().lines().any(is_told)
+        });
     }
 
     fn setup(&self) -> &Arc<Setup> {
