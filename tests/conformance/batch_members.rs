@@ -91,7 +91,8 @@ async fn a_member_with_a_verdict_becomes_a_dead_letter_alone<D: TestDb>(db: D) {
     assert_eq!(world.sequences("acct").await, [1, 2, 3]);
     assert_eq!((world.in_state(3).await, world.in_state(2).await), (1, 3));
     assert_eq!(world.number(LEASES).await, 0);
-    world.send(&numbered("acct", 4)).await.is_applied();
+    let reply = world.send_after(422, &numbered("acct", 4)).await;
+    reply.is_applied();
     drained(&world, "acct", 7).await;
 }
 

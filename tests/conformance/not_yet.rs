@@ -126,6 +126,7 @@ async fn it_is_not_counted_as_a_failed_attempt<D: TestDb>(db: D) {
 /// §5.6, (not-yet). With the attempts that it has behind it.
 async fn a_drained_event_can_be_put_off_too<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
+        .one_by_one()
         .source(|source| source.backoff([Duration::from_millis(1)]))
         .handler(|mut call: Call<D>| async move {
             call.append().await;
@@ -143,7 +144,8 @@ async fn a_drained_event_can_be_put_off_too<D: TestDb>(db: D) {
     let put_off = "SELECT COUNT(*) FROM {p}pending WHERE attempts = 1 AND not_before - parked_at > 3000000000";
     eventually("it is put off", async || world.number(put_off).await == 1).await;
     assert_eq!(world.sequences("acct").await, [1]);
-    world.send(&numbered("acct", 2)).await.is(200, "applied");
+    let reply = world.send_after(202, &numbered("acct", 2)).await;
+    reply.is(200, "applied");
     eventually("3 follows", async || {
         world.sequences("acct").await == [1, 2, 3]
     })

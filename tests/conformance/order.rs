@@ -333,6 +333,7 @@ async fn retention_forgets_rows_and_keeps_the_order<D: TestDb>(db: D) {
 /// §5.1: "no event waits for another correlation's sequence, failure or backoff".
 async fn a_stream_that_fails_holds_up_no_other<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
+        .one_by_one()
         .source(|source| source.backoff([Duration::from_secs(3_600)]))
         .answers(|call: &Call<D>| {
             if call.delivery.event_id() == "evt_bad_2" {

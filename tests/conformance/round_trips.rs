@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use sqlx::pool::PoolOptions;
 use sqlx::{Connection, Pool};
@@ -10,10 +11,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::db::TestDb;
-use crate::kit::{Event, World, numbered};
+use crate::kit::{Event, World, eventually, numbered};
 
-/// Of the same work: the worker and the maintenance connection only ever add to it, and so the least counts.
-const TRIES: u64 = 20;
+/// Of the same work: the worker, the maintenance connection and a busy machine, where a connection goes back to the pool
+/// between two deliveries, only ever add to it, and so the least counts.
+const TRIES: u64 = 60;
 
 /// What lies between a pool and its server.
 #[derive(Clone, Default)]
@@ -98,6 +100,8 @@ type Options<D> = <<<D as TestDb>::DB as sqlx::Database>::Connection as Connecti
 /// `begun`: for the first event of a stream.
 async fn counted<D: TestDb>(db: D, line: Line, options: Options<D>, begun: usize) {
     let first = World::<D>::over(&db)
+        .remembering()
+        .keeping_connections()
         .pool(pool::<D>(options.clone()).await)
         .start()
         .await;
@@ -140,9 +144,19 @@ async fn counted<D: TestDb>(db: D, line: Line, options: Options<D>, begun: usize
     assert_eq!(known, (0, 0), "this process saw the commit");
     first.stop().await;
     let second = World::<D>::over(&db)
+        .keeping_connections()
         .pool(pool::<D>(options).await)
         .start()
         .await;
+    // Its worker, which begins by looking round, keeps connections of its own meanwhile.
+    eventually("it has looked round", async || {
+        second
+            .inbox
+            .readiness(Duration::from_secs(1))
+            .await
+            .is_ready()
+    })
+    .await;
     second.send(&event(0)).await.is_duplicate();
     let cold = line
         .least(async |n| {

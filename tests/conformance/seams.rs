@@ -438,6 +438,7 @@ async fn a_deferred_event_in_turn_is_stored_where_an_older_version_left_a_range_
 /// §3, §4.3: "accepted" is for what a worker will apply.
 async fn what_is_sent_again_to_a_deferred_source_in_a_skipped_place_is_set_aside<D: TestDb>(db: D) {
     let world = World::<D>::over(&db)
+        .one_by_one()
         .source(|source| source.deferred().skip_rejected(true))
         .answers(|call: &Call<D>| match call.delivery.sequence() {
             Some(1) => 422,

@@ -156,6 +156,16 @@ impl<D: TestDb> Setup<D> {
         self.inbox(|inbox| inbox.remembered(1_000))
     }
 
+    /// Connections stay with the inbox whatever the levers are.
+    pub(crate) fn keeping_connections(self) -> Self {
+        self.inbox(|inbox| inbox.keep_connections(usize::MAX))
+    }
+
+    /// Whatever the levers are: the handler is run as often as the attempts say, and not once more in a batch that is undone.
+    pub(crate) fn one_by_one(self) -> Self {
+        self.source(|source| source.batch(1))
+    }
+
     /// The pool's connections. Without: 4.
     pub(crate) fn connections(mut self, connections: u32) -> Self {
         self.connections = connections;

@@ -1,7 +1,7 @@
 //! One inbox at work: over a throw-away database, mounted on an axum router, with a ledger as its handler.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::Router;
 use axum::body::Body;
@@ -15,6 +15,7 @@ use tower_inbox::preset::Preset;
 use tower_inbox::verify::{Secret, Signer};
 
 use super::probe::Probe;
+use super::wait::LIMIT;
 use super::{Event, Reply, Setup, eventually};
 use crate::db::{Entry, TestDb};
 
@@ -91,6 +92,20 @@ impl<D: TestDb> World<D> {
     /// Delivers an event.
     pub(crate) async fn send(&self, event: &Event) -> Reply {
         self.post(self.request(event)).await
+    }
+
+    /// Delivers an event that a worker has just tried with this status as its end: until it has let go of the event, whoever
+    /// comes waits for that attempt, and gets its verdict (§4.8).
+    pub(crate) async fn send_after(&self, verdict: u16, event: &Event) -> Reply {
+        let start = Instant::now();
+        loop {
+            let reply = self.send(event).await;
+            if reply.status != verdict {
+                return reply;
+            }
+            assert!(start.elapsed() < LIMIT, "{reply:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     /// Sends a request, and reads the answer.
