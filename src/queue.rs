@@ -50,10 +50,27 @@ pub(crate) enum End {
     Failed,
 }
 
-/// What a leader leaves to its followers: the end, and for which content.
+/// What becomes of those that waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Landed {
+    /// The same as of the one that went ahead.
+    End(End),
+    /// Load turned that one away, and so it does them (§3).
+    Busy,
+    /// Nothing was tried: somebody else has the event, in another process say. They are as if they came now.
+    Untried,
+}
+
+impl From<End> for Landed {
+    fn from(end: End) -> Self {
+        Self::End(end)
+    }
+}
+
+/// What a leader leaves to its followers, and for which content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Landing {
-    pub(crate) end: End,
+    pub(crate) landed: Landed,
     pub(crate) fingerprint: Fingerprint,
 }
 
@@ -89,7 +106,7 @@ impl Flights {
             pair,
             sender,
             fingerprint,
-            end: End::Failed,
+            landed: End::Failed.into(),
         })
     }
 }
@@ -100,7 +117,7 @@ pub(crate) struct Leader {
     pair: Pair,
     sender: watch::Sender<Option<Landing>>,
     fingerprint: Fingerprint,
-    end: End,
+    landed: Landed,
 }
 
 impl Leader {
@@ -108,8 +125,17 @@ impl Leader {
         *self.pair.0 == *source && *self.pair.1 == *event_id
     }
 
-    pub(crate) fn land(mut self, end: End) {
-        self.end = end;
+    pub(crate) fn land(mut self, landed: impl Into<Landed>) {
+        self.landed = landed.into();
+    }
+
+    /// Nothing is tried until it [`Self::begins`], should it be dropped before.
+    pub(crate) fn waits(&mut self) {
+        self.landed = Landed::Untried;
+    }
+
+    pub(crate) fn begins(&mut self) {
+        self.landed = End::Failed.into();
     }
 }
 
@@ -118,7 +144,7 @@ impl Drop for Leader {
         // Removed first: who comes after this finds the database's answer, not ours.
         lock(&self.flights.map).remove(&self.pair);
         let landing = Landing {
-            end: self.end,
+            landed: self.landed,
             fingerprint: self.fingerprint,
         };
         self.sender.send_replace(Some(landing));
@@ -188,7 +214,7 @@ mod tests {
             .await
             .expect("landed")
             .expect("said so");
-        assert_eq!(landing.end, End::Failed);
+        assert_eq!(landing.landed, Landed::End(End::Failed));
         assert!(lock(&flights.map).is_empty());
         assert!(matches!(
             flights.join(&name("crm"), &name("evt"), print),

@@ -40,7 +40,7 @@ use crate::kept::Kept;
 use crate::order::hints;
 use crate::order::worker::{self, Work};
 use crate::probe::Happened;
-use crate::queue::End;
+use crate::queue::{End, Landed};
 use crate::request::Stored;
 use crate::shared::Shared;
 use crate::source::SourceState;
@@ -117,6 +117,22 @@ impl<R> Settled<R> {
 
     pub(crate) fn failed(answer: Answer) -> Self {
         Self::answer(End::Failed, answer)
+    }
+
+    /// For those that waited behind it.
+    pub(crate) fn landed(&self) -> Landed {
+        match (self.end, &self.reply) {
+            // A worker's, whose event somebody else has dealt with meanwhile.
+            (End::Failed, Reply::Inbox(answer)) if answer.outcome == Outcome::Duplicate => {
+                Landed::Untried
+            }
+            (End::Failed, Reply::Inbox(answer))
+                if answer.status == StatusCode::TOO_MANY_REQUESTS =>
+            {
+                Landed::Busy
+            }
+            _ => self.end.into(),
+        }
     }
 
     fn handler_failed(detail: &'static str) -> Self {

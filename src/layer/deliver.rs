@@ -30,7 +30,7 @@ use crate::fail::at;
 use crate::lane::Lane;
 use crate::order::worker::{self, Work};
 use crate::probe::{self, Happened};
-use crate::queue::{End, Joined, Landing};
+use crate::queue::{End, Joined, Landed, Landing};
 use crate::recent::Seen;
 use crate::request::{self, Stored};
 use crate::shared::Shared;
@@ -363,12 +363,16 @@ impl<DB: Backend> Live<'_, DB> {
             self.saw(|| Happened::Remembered);
             return Reply::Inbox(self.known_applied(seen).await);
         }
-        let leader = match shared.flights.join(&name, event_id, self.envelope.print()) {
-            Joined::Follower(flight) => {
-                self.saw(|| Happened::Followed);
-                return Reply::Inbox(self.follow(flight).await);
+        let leader = loop {
+            match shared.flights.join(&name, event_id, self.envelope.print()) {
+                Joined::Leader(leader) => break leader,
+                Joined::Follower(flight) => {
+                    self.saw(|| Happened::Followed);
+                    if let Some(answer) = self.follow(flight).await {
+                        return Reply::Inbox(answer);
+                    }
+                }
             }
-            Joined::Leader(leader) => leader,
         };
         let epoch = shared.recent.epoch();
         let settled = self.lead(handler).await;
@@ -379,32 +383,45 @@ impl<DB: Backend> Live<'_, DB> {
             shared.remember(epoch, self.source, self.envelope, settled.kept.as_ref());
         }
         self.wake(settled.end);
-        leader.land(settled.end);
+        leader.land(settled.landed());
         settled.reply
     }
 
-    /// Waits for the delivery of the same event that went ahead (§4.8).
-    async fn follow(&self, mut flight: watch::Receiver<Option<Landing>>) -> Answer {
+    /// Waits for the delivery of the same event that went ahead (§4.8). Nothing if that has tried nothing.
+    async fn follow(&self, mut flight: watch::Receiver<Option<Landing>>) -> Option<Answer> {
         let Some(_place) = self.shared.waiting.enter() else {
-            return Answer::busy("deliveries that wait");
+            return Some(Answer::busy("deliveries that wait"));
         };
         if broken::is(Variant::FollowersDuplicate) {
-            return Answer::duplicate();
+            return Some(Answer::duplicate());
         }
         let landing = match timeout_at(self.deadline, flight.wait_for(Option::is_some)).await {
             Ok(Ok(landing)) => *landing,
-            _ => return Answer::unavailable("another delivery of this event takes long"),
+            _ => {
+                let long = "another delivery of this event takes long";
+                return Some(Answer::unavailable(long));
+            }
         };
         let Some(landing) = landing else {
-            return Answer::unavailable("another delivery of this event was lost");
+            let lost = "another delivery of this event was lost";
+            return Some(Answer::unavailable(lost));
         };
-        let same = landing.fingerprint == self.envelope.print();
-        match landing.end {
+        match landing.landed {
+            Landed::Untried => None,
+            Landed::Busy => Some(Answer::busy("deliveries of this event")),
+            Landed::End(end) => Some(self.as_ended(end, landing.fingerprint).await),
+        }
+    }
+
+    /// What those get that waited behind a delivery with this content.
+    async fn as_ended(&self, end: End, fingerprint: Fingerprint) -> Answer {
+        let same = fingerprint == self.envelope.print();
+        match end {
             End::Applied => {
                 let Key { source, event_id } = self.key();
                 let seen = self.shared.recent.find(source, event_id);
                 self.known_applied(seen.unwrap_or(Seen {
-                    fingerprint: landing.fingerprint,
+                    fingerprint,
                     kept: None,
                 }))
                 .await
@@ -414,25 +431,16 @@ impl<DB: Backend> Live<'_, DB> {
                 Some(refusal) => refusal,
                 None => Answer::parked(waiting_for),
             },
-            End::Stored => self.known_as(landing.fingerprint, Answer::stored()).await,
+            End::Stored => self.known_as(fingerprint, Answer::stored()).await,
             End::PutOff { waiting_for, until } => {
                 let wait = until.since(self.shared.clock.now());
                 let answer = Answer::put_off(waiting_for, wait);
-                self.known_as(landing.fingerprint, answer).await
+                self.known_as(fingerprint, answer).await
             }
-            End::Fenced => self.known_as(landing.fingerprint, Answer::fenced()).await,
-            End::Superseded => {
-                self.known_as(landing.fingerprint, Answer::superseded())
-                    .await
-            }
-            End::SetAside => {
-                self.known_as(landing.fingerprint, Answer::set_aside())
-                    .await
-            }
-            End::Discarded => {
-                self.known_as(landing.fingerprint, Answer::discarded())
-                    .await
-            }
+            End::Fenced => self.known_as(fingerprint, Answer::fenced()).await,
+            End::Superseded => self.known_as(fingerprint, Answer::superseded()).await,
+            End::SetAside => self.known_as(fingerprint, Answer::set_aside()).await,
+            End::Discarded => self.known_as(fingerprint, Answer::discarded()).await,
             // A redirect is the handler's own to give, with where to (§3).
             End::Rejected(status) if same && status.is_client_error() => {
                 Answer::same_verdict(status)

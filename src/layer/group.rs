@@ -11,7 +11,7 @@ use crate::dispatch::{Group, Job, Reply, Run, Settled};
 use crate::event::Origin;
 use crate::fail::at;
 use crate::order::worker::{self, Work};
-use crate::queue::{End, Joined, Leader};
+use crate::queue::{End, Joined, Landed, Leader};
 use crate::request::Stored;
 use crate::shared::Shared;
 use crate::source::SourceState;
@@ -60,13 +60,17 @@ pub(super) async fn answer<DB: Backend, R>(
         // Who waited for one of them comes again, and finds out.
         _ => End::Failed,
     };
+    let landed = match settled.landed() {
+        Landed::Busy => Landed::Busy,
+        _ => end.into(),
+    };
     if settled.end == End::Stored {
         for Arrival { envelope, .. } in arrivals {
             worker::wake(shared, Work::on(source.name_arc(), envelope));
         }
     }
     for leader in leaders {
-        leader.land(end);
+        leader.land(landed);
     }
     if end == End::Applied {
         for Arrival { envelope, .. } in arrivals {

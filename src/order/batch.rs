@@ -139,7 +139,7 @@ pub(super) async fn claim<'a, DB: Backend>(
         return Ok(Tried::Alone(Box::new((head, Some(event)))));
     }
     let leases = &shared.worker.leases;
-    let claimed = Claimed {
+    let mut claimed = Claimed {
         _held: members.iter().map(|_| leases.hold()).collect(),
         members,
         generation: due.generation,
@@ -151,6 +151,9 @@ pub(super) async fn claim<'a, DB: Backend>(
     if free != claimed.members.len() as u64 {
         DB::hand_back_batch(conn, &shared.sql, &all).await?;
         return Ok(Tried::Taken);
+    }
+    for (_, (.., leader)) in &mut claimed.members {
+        leader.iter_mut().for_each(Leader::begins);
     }
     Ok(Tried::Claimed(Box::new(claimed)))
 }
@@ -184,7 +187,10 @@ fn add_members<DB: Backend>(
         };
         let leader = match join(shared, source, &envelope) {
             None => None,
-            Some(Joined::Leader(leader)) => Some(leader),
+            Some(Joined::Leader(mut leader)) => {
+                leader.waits();
+                Some(leader)
+            }
             // A redelivery is at work on it. Whoever waits for that holds no flight.
             Some(Joined::Follower(_)) => return,
         };

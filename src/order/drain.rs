@@ -249,7 +249,7 @@ async fn try_one<DB: Backend>(
     .increment(1);
     // Before the attempt is counted: a redelivery that comes after that count is a try of its own, not this one's.
     if let Some(leader) = leader {
-        leader.land(settled.end);
+        leader.land(settled.landed());
     }
     judge(&job, head, &settled).await
 }

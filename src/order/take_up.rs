@@ -146,7 +146,11 @@ pub(super) async fn take_up<'a, DB: Backend>(
             None => None,
             Some((envelope, request)) => match pace.join(shared, source, &envelope) {
                 None => Some((envelope, request, None)),
-                Some(Joined::Leader(leader)) => Some((envelope, request, Some(leader))),
+                Some(Joined::Leader(mut leader)) => {
+                    // Until it is claimed: another process may be at it.
+                    leader.waits();
+                    Some((envelope, request, Some(leader)))
+                }
                 Some(Joined::Follower(flight)) => return Ok(Looked::Flying(flight)),
             },
         };
@@ -156,7 +160,7 @@ pub(super) async fn take_up<'a, DB: Backend>(
             DB::hand_back(&mut conn, &shared.sql, key, head.lease, AT_ONCE).await?;
             return Ok(Looked::Later(Duration::ZERO));
         }
-        let (head, event) = match behind {
+        let (head, mut event) = match behind {
             Some(behind) => {
                 match batch::claim(shared, &mut conn, source, (head, event), behind).await? {
                     batch::Tried::Claimed(claimed) => return Ok(Looked::Batch(claimed)),
@@ -187,6 +191,9 @@ pub(super) async fn take_up<'a, DB: Backend>(
         let _held = leases.hold();
         if !DB::claim(&mut conn, &shared.sql, key, &claim).await? {
             return Ok(Looked::Later(TAKEN));
+        }
+        if let Some((.., Some(leader))) = &mut event {
+            leader.begins();
         }
         Ok(Looked::TakenUp(Box::new(TakenUp {
             head,

@@ -233,7 +233,7 @@ async fn attempt<DB: Backend>(
         }
         _ => {}
     }
-    leader.land(settled.end);
+    leader.land(settled.landed());
     trace::ended(&Span::current(), settled.reply.outcome());
     match (settled.end, settled.reply) {
         (End::Applied, Reply::Handler(..)) => Put::Applied,

@@ -10,11 +10,13 @@ use tower_inbox::preset::Preset;
 use crate::db::TestDb;
 use crate::fence::{SECRET, push};
 use crate::followers::{followers, followers_of};
-use crate::kit::{Event, Gate, Reply, SOURCE, World};
+use crate::kit::{Event, Gate, Reply, SOURCE, World, numbered};
 
 suite![
     other_content_is_refused_behind_an_event_that_is_fenced,
     other_content_is_refused_behind_an_event_that_is_discarded,
+    who_waits_behind_a_worker_whose_event_is_gone_finds_out,
+    who_waits_behind_one_that_load_turns_away_is_turned_away_by_load,
 ];
 
 fn is(reply: &Reply, status: &str) {
@@ -75,4 +77,51 @@ async fn other_content_is_refused_behind_an_event_that_is_discarded<D: TestDb>(d
         reply.is_problem_about(422, "rejected", "other content");
     }
     assert_eq!(world.probe.runs("evt_1"), 0);
+}
+
+/// §4.8: another process applies what this one's worker is about to claim, or has claimed. Nothing has failed.
+async fn who_waits_behind_a_worker_whose_event_is_gone_finds_out<D: TestDb>(db: D) {
+    for (account, point) in [("a", "store.claim"), ("b", "claimed")] {
+        let gate = Gate::shut();
+        let world = World::<D>::over(&db)
+            .one_by_one()
+            .held_at(point, &gate)
+            .start()
+            .await;
+        world.send(&numbered(account, 2)).await.is_parked(1);
+        world.send(&numbered(account, 1)).await.is_applied();
+        gate.reached_by(1).await;
+        let behind = followers(&world, &numbered(account, 2)).await;
+        let other = World::<D>::start(&db).await;
+        other.send(&numbered(account, 2)).await.is_applied();
+        gate.open();
+        for reply in behind {
+            reply.await.unwrap().is_duplicate();
+        }
+        assert_eq!(world.sequences(account).await, [1, 2]);
+        assert_eq!(world.probe.runs(numbered(account, 2).id()), 0, "{point}");
+        other.stop().await;
+        world.stop().await;
+    }
+}
+
+/// §3: "load is 429".
+async fn who_waits_behind_one_that_load_turns_away_is_turned_away_by_load<D: TestDb>(db: D) {
+    let full = |source: Source| source.park_limit(1);
+    let first = World::<D>::over(&db).source(full).start().await;
+    first.send(&numbered("a", 2)).await.is_parked(1);
+    let gate = Gate::shut();
+    let world = World::<D>::over(&db)
+        .source(full)
+        .held_at("store.known", &gate)
+        .start()
+        .await;
+    let ahead = world.spawn(&numbered("b", 2));
+    gate.reached_by(1).await;
+    let behind = followers(&world, &numbered("b", 2)).await;
+    gate.open();
+    ahead.await.unwrap().is(429, "failed");
+    for reply in behind {
+        reply.await.unwrap().is(429, "failed");
+    }
 }
