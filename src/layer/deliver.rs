@@ -375,7 +375,7 @@ impl<DB: Backend> Live<'_, DB> {
         if shared.fail.reached(at::SETTLED).await.is_err() {
             return Reply::Inbox(Answer::unavailable("the answer was lost"));
         }
-        if settled.end == End::Applied || broken::is(Variant::MemoryOfFailures) {
+        if settled.is_own_commit() || broken::is(Variant::MemoryOfFailures) {
             shared.remember(epoch, self.source, self.envelope, settled.kept.as_ref());
         }
         self.wake(settled.end);
