@@ -19,8 +19,10 @@ use crate::generations::Generations;
 use crate::health::Health;
 use crate::operator::check_reason;
 use crate::order::purge::{self, NotPurged};
+use crate::order::sample;
+use crate::order::slice::Slice;
 use crate::order::worker::{self, Work};
-use crate::order::{Purged, Worker, hints, lease, upkeep};
+use crate::order::{Purged, Worker, hints, lease};
 use crate::queue::Waiting;
 use crate::recent::Recent;
 use crate::reconcile::Keeping;
@@ -145,19 +147,24 @@ impl<DB: Backend> Inbox<DB> {
     ///
     /// # Errors
     /// If there is no such source, the database could not be asked, or its clock and this process's are 5 minutes apart; or
-    /// if a dead letter could not be removed, and then others before it may have been.
+    /// if a dead letter could not be removed. What was removed before that stays so, and the error says how much it was.
     pub async fn purge(&self, source: &str) -> Result<Purged, OperatorError> {
         let Some(state) = self.shared.find_source(source).await else {
             return Err(OperatorError::refused(OperatorErrorKind::NotFound));
         };
-        purge::run(&self.shared, &state, None)
-            .await
-            .map(|(purged, _)| purged)
-            .map_err(|error| match error {
-                NotPurged::Database(error) => OperatorError::database(error),
-                NotPurged::Letter(error) => error,
-                apart => OperatorError::busy(&apart.to_string()),
-            })
+        let (purged, done) = purge::run(&self.shared, &state, Slice::WHOLE).await;
+        let Err(error) = done else {
+            return Ok(purged);
+        };
+        let error = match error {
+            NotPurged::Database(error) => OperatorError::database(error),
+            NotPurged::Letter(error) => error,
+            apart => OperatorError::busy(&apart.to_string()),
+        };
+        Err(match purged.told() {
+            Some(removed) => error.after(&removed),
+            None => error,
+        })
     }
 
     /// Whether the database answers, within `patience`: for a health check.
@@ -464,7 +471,7 @@ impl<DB: Backend> InboxBuilder<DB> {
         for source in shared.sources.values() {
             shared.stats.register(source.counted());
         }
-        upkeep::learn_who_is_gone(&shared).await?;
+        sample::learn_who_is_gone(&shared).await?;
         if !DB::CHEAP_INCARNATION {
             shared.runtime.spawn(watcher.run(Arc::downgrade(&shared)));
         }
