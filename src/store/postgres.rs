@@ -56,6 +56,11 @@ const VERSIONS: &[Version] = &[
         name: "stats",
         sql: include_str!("../../migrations/postgres/0004_stats.sql"),
     },
+    Version {
+        number: 5,
+        name: "count",
+        sql: include_str!("../../migrations/postgres/0005_count.sql"),
+    },
 ];
 
 const SWEEP: &str = "DEALLOCATE ALL";
