@@ -50,9 +50,9 @@ impl Purged {
         let told: Vec<_> = told
             .iter()
             .filter(|(removed, _)| *removed > 0)
-            .map(|(removed, what)| format!("{removed} {what}"))
+            .map(|(removed, what)| format!("{what} {removed}"))
             .collect();
-        (!told.is_empty()).then(|| format!("{} were removed before that", told.join(", ")))
+        (!told.is_empty()).then(|| format!("removed before that: {}", told.join(", ")))
     }
 
     fn add(&mut self, more: Self) {
