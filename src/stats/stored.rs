@@ -42,20 +42,27 @@ struct OfSource {
     revived_since: Option<Timestamp>,
 }
 
-/// The last look or why there was none, and until when that will do.
+/// The last look.
 #[derive(Default)]
-pub(super) struct Cache(tokio::sync::Mutex<Option<(Result<Arc<Stored>, String>, Instant)>>);
+pub(super) struct Cache(tokio::sync::Mutex<Option<Last>>);
+
+struct Last {
+    /// Or why there was nothing to be had.
+    stored: Result<Arc<Stored>, String>,
+    /// It will do until then.
+    until: Instant,
+}
 
 impl Stored {
     /// Looks now, or takes the last look where that took long or has just failed.
     pub(crate) async fn now<DB: Backend>(shared: &Shared<DB>) -> Result<Arc<Self>, sqlx::Error> {
         let mut cache = shared.stats.stored.0.lock().await;
-        if let Some((last, until)) = &*cache
+        if let Some(Last { stored, until }) = &*cache
             && Instant::now() < *until
         {
-            let last = last.as_ref().map(Arc::clone);
+            let stored = stored.as_ref().map(Arc::clone);
             // An error of the driver is nobody's to keep; its words are.
-            return last.map_err(|words| sqlx::Error::Io(io::Error::other(words.as_str())));
+            return stored.map_err(|words| sqlx::Error::Io(io::Error::other(words.as_str())));
         }
         let (began, at) = (Instant::now(), shared.clock.now());
         let found = in_time(async {
@@ -71,8 +78,10 @@ impl Stored {
             (Ok(_), took) => took * PAUSES,
         };
         let last = stored.as_ref().map(Arc::clone);
-        let last = last.map_err(|error| format!("{error}, a moment ago"));
-        *cache = Some((last, Instant::now() + pause));
+        *cache = Some(Last {
+            stored: last.map_err(|error| format!("{error}, a moment ago")),
+            until: Instant::now() + pause,
+        });
         stored
     }
 
