@@ -57,9 +57,9 @@ const VERSIONS: &[Version] = &[
         sql: include_str!("../../migrations/postgres/0004_stats.sql"),
     },
     Version {
-        number: 5,
+        number: 6,
         name: "count",
-        sql: include_str!("../../migrations/postgres/0005_count.sql"),
+        sql: include_str!("../../migrations/postgres/0006_count.sql"),
     },
 ];
 

@@ -54,9 +54,9 @@ const VERSIONS: &[Version] = &[
         sql: include_str!("../../migrations/sqlite/0004_stats.sql"),
     },
     Version {
-        number: 5,
+        number: 6,
         name: "count",
-        sql: include_str!("../../migrations/sqlite/0005_count.sql"),
+        sql: include_str!("../../migrations/sqlite/0006_count.sql"),
     },
 ];
 

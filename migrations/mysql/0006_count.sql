@@ -1,4 +1,4 @@
--- tower-inbox, MySQL 8 and MariaDB, version 5: what is stored can be counted by stream without reading it.
+-- tower-inbox, MySQL 8 and MariaDB, version 6: what is stored can be counted by stream without reading it.
 -- Earlier versions of the crate go on working beside it.
 
 -- The gaps are counted every few seconds, and requests are big: by an index that has all that is asked for, 300,000 stored events in
