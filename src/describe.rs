@@ -111,6 +111,8 @@ listed! {
         "Runs of reconciliation, by result: complete or broken_off.";
     "inbox_reconciliation_last_success_timestamp_seconds" Gauge Seconds ["source"]
         "When a run of this process last came to the end of the lists, in seconds since 1970.";
+    "inbox_reconciliation_interval_seconds" Gauge Seconds ["source"]
+        "How often this process reconciles a source by itself; 0: not any more.";
 }
 
 /// Tells the recorder what they mean.

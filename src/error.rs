@@ -170,6 +170,12 @@ impl OperatorError {
         Self::new(OperatorErrorKind::Invalid, why)
     }
 
+    /// And what was done before it.
+    pub(crate) fn after(mut self, done: &str) -> Self {
+        self.message = format!("{}; {done}", self.message);
+        self
+    }
+
     fn new(kind: OperatorErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,

@@ -19,8 +19,10 @@ use crate::generations::Generations;
 use crate::health::Health;
 use crate::operator::check_reason;
 use crate::order::purge::{self, NotPurged};
+use crate::order::sample;
+use crate::order::slice::Slice;
 use crate::order::worker::{self, Work};
-use crate::order::{Purged, Worker, hints, lease, upkeep};
+use crate::order::{Purged, Worker, hints, lease};
 use crate::queue::Waiting;
 use crate::recent::Recent;
 use crate::reconcile::Keeping;
@@ -31,7 +33,7 @@ use crate::store::{Backend, Key, SchemaVersion, Sql};
 use crate::tenants::Registry;
 use crate::tracker::Tracker;
 use crate::verify::Secrets;
-use crate::warm::Warm;
+use crate::warm::{Stays, Warm};
 use crate::watch::Watch;
 
 /// Bodies of deliveries that are not verified yet share this much memory (§2.1).
@@ -92,6 +94,7 @@ impl<DB: Backend> Inbox<DB> {
             prefix: "tower_inbox_".into(),
             max_in_flight: None,
             keep_connections: usize::MAX,
+            stays: Stays::SHORT,
             max_waiting: MAX_WAITING,
             body_budget: BODY_BUDGET,
             remembered: REMEMBERED,
@@ -145,19 +148,24 @@ impl<DB: Backend> Inbox<DB> {
     ///
     /// # Errors
     /// If there is no such source, the database could not be asked, or its clock and this process's are 5 minutes apart; or
-    /// if a dead letter could not be removed, and then others before it may have been.
+    /// if a dead letter could not be removed. What was removed before that stays so, and the error says how much it was.
     pub async fn purge(&self, source: &str) -> Result<Purged, OperatorError> {
         let Some(state) = self.shared.find_source(source).await else {
             return Err(OperatorError::refused(OperatorErrorKind::NotFound));
         };
-        purge::run(&self.shared, &state, None)
-            .await
-            .map(|(purged, _)| purged)
-            .map_err(|error| match error {
-                NotPurged::Database(error) => OperatorError::database(error),
-                NotPurged::Letter(error) => error,
-                apart => OperatorError::busy(&apart.to_string()),
-            })
+        let (purged, done) = purge::run(&self.shared, &state, Slice::WHOLE).await;
+        let Err(error) = done else {
+            return Ok(purged);
+        };
+        let error = match error {
+            NotPurged::Database(error) => OperatorError::database(error),
+            NotPurged::Letter(error) => error,
+            apart => OperatorError::busy(&apart.to_string()),
+        };
+        Err(match purged.told() {
+            Some(removed) => error.after(&removed),
+            None => error,
+        })
     }
 
     /// Whether the database answers, within `patience`: for a health check.
@@ -234,6 +242,7 @@ pub struct InboxBuilder<DB: Backend> {
     prefix: String,
     max_in_flight: Option<usize>,
     keep_connections: usize,
+    stays: Stays,
     max_waiting: usize,
     body_budget: usize,
     remembered: usize,
@@ -287,6 +296,14 @@ impl<DB: Backend> InboxBuilder<DB> {
     /// [`InboxBuilder::max_in_flight`]. Whatever is set, one of the pool's is never kept; with a pool of 1, none.
     pub fn keep_connections(mut self, connections: usize) -> Self {
         self.keep_connections = connections;
+        self
+    }
+
+    /// For tests: one that stays, stays for 20 s.
+    #[cfg(feature = "failpoints")]
+    #[doc(hidden)]
+    pub fn keep_connections_long(mut self) -> Self {
+        self.stays = Stays::LONG;
         self
     }
 
@@ -425,6 +442,7 @@ impl<DB: Backend> InboxBuilder<DB> {
                 self.keep_connections
                     .min(in_flight)
                     .min(connections.saturating_sub(1)),
+                self.stays,
             ),
             pool: self.pool,
             sql: Arc::new(sql),
@@ -464,7 +482,7 @@ impl<DB: Backend> InboxBuilder<DB> {
         for source in shared.sources.values() {
             shared.stats.register(source.counted());
         }
-        upkeep::learn_who_is_gone(&shared).await?;
+        sample::learn_who_is_gone(&shared).await?;
         if !DB::CHEAP_INCARNATION {
             shared.runtime.spawn(watcher.run(Arc::downgrade(&shared)));
         }

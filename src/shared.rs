@@ -372,7 +372,8 @@ impl<DB: Backend> Shared<DB> {
         generation
     }
 
-    /// Remembers a commit that this process saw, with its answer where a duplicate gets that again.
+    /// Remembers a commit that this process saw succeed, and no other one (§2.4): with its answer where a duplicate gets that
+    /// again.
     pub(crate) fn remember(
         &self,
         epoch: u64,

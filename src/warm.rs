@@ -17,12 +17,33 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::store::{Backend, close_hard};
 
-/// Unused for so long, it goes back.
-const IDLE: Duration = Duration::from_millis(50);
-/// Since it was taken from the pool: then the pool's own rules (its age, its tests) have their turn.
-const LONGEST: Duration = Duration::from_secs(1);
-/// The same while the pool has no other to give.
-const LONGEST_SCARCE: Duration = Duration::from_millis(100);
+/// How long one stays.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stays {
+    /// Unused for so long, it goes back.
+    idle: Duration,
+    /// Since it was taken from the pool: then the pool's own rules (its age, its tests) have their turn.
+    longest: Duration,
+    /// The same while the pool has no other to give.
+    scarce: Duration,
+}
+
+impl Stays {
+    pub(crate) const SHORT: Self = Self {
+        idle: Duration::from_millis(50),
+        longest: Duration::from_secs(1),
+        scarce: Duration::from_millis(100),
+    };
+
+    /// For tests that are about one that has stayed: a machine may be busy for longer than that.
+    #[cfg(feature = "failpoints")]
+    pub(crate) const LONG: Self = Self {
+        idle: Duration::from_secs(20),
+        longest: Duration::from_secs(20),
+        scarce: Duration::from_secs(20),
+    };
+}
+
 /// For two statements without any work.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -43,6 +64,7 @@ struct Kept<DB: Backend> {
     runtime: Handle,
     /// Of this inbox's, idle or in use, at most so many are kept from the pool.
     most: usize,
+    stays: Stays,
     in_use: AtomicUsize,
     taken: AtomicUsize,
     idle: Mutex<Idle<DB>>,
@@ -69,11 +91,12 @@ impl<DB: Backend> Drop for Waits<'_, DB> {
 }
 
 impl<DB: Backend> Warm<DB> {
-    pub(crate) fn new(pool: Pool<DB>, most: usize) -> Self {
+    pub(crate) fn new(pool: Pool<DB>, most: usize, stays: Stays) -> Self {
         Self(Arc::new(Kept {
             pool,
             runtime: Handle::current(),
             most,
+            stays,
             in_use: AtomicUsize::new(0),
             taken: AtomicUsize::new(0),
             idle: Mutex::new(Idle {
@@ -168,9 +191,9 @@ impl<DB: Backend> Kept<DB> {
     fn longest(&self) -> Duration {
         let most = self.pool.options().get_max_connections();
         if self.pool.num_idle() > 0 || self.pool.size() < most {
-            LONGEST
+            self.stays.longest
         } else {
-            LONGEST_SCARCE
+            self.stays.scarce
         }
     }
 
@@ -186,7 +209,7 @@ impl<DB: Backend> Kept<DB> {
         let (now, longest) = (Instant::now(), self.longest());
         let mut idle = self.lock();
         let due = |(warmed, used): &mut (Warmed<DB>, Instant)| {
-            now - *used >= IDLE || now - warmed.since > longest
+            now - *used >= self.stays.idle || now - warmed.since > longest
         };
         let leaving: Vec<_> = idle.list.extract_if(.., due).collect();
         let left = !idle.list.is_empty();
@@ -245,7 +268,7 @@ impl<DB: Backend> Drop for Kept<DB> {
 
 async fn sweep<DB: Backend>(kept: Weak<Kept<DB>>) {
     loop {
-        sleep(IDLE / 2).await;
+        sleep(Stays::SHORT.idle / 2).await;
         let Some(kept) = kept.upgrade() else {
             return;
         };
@@ -295,7 +318,7 @@ mod tests {
         let (pool, runtime) = (pool().await, tokio::runtime::Runtime::new().unwrap());
         let warm = {
             let _inside = runtime.enter();
-            Warm::<Sqlite>::new(pool.clone(), 0)
+            Warm::<Sqlite>::new(pool.clone(), 0, Stays::SHORT)
         };
         runtime.shutdown_background();
         warm.put(warmed(counting(&pool).await, 0));
@@ -307,7 +330,7 @@ mod tests {
     #[tokio::test]
     async fn none_of_an_earlier_generation_is_kept() {
         let pool = pool().await;
-        let warm = Warm::<Sqlite>::new(pool.clone(), 1);
+        let warm = Warm::<Sqlite>::new(pool.clone(), 1, Stays::SHORT);
         let mut conn = Pool::acquire(&pool).await.expect("a connection");
         Sqlite::run(
             &mut conn,

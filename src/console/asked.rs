@@ -1,6 +1,7 @@
 //! What is asked, and what is answered.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{ConnectInfo, OriginalUri};
@@ -11,12 +12,14 @@ use maud::{Markup, html};
 use serde_json::json;
 
 use super::pairs::{Pairs, link};
-use super::session::{Flash, Jar};
+use super::session::{Flash, Jar, Mark};
 use super::{shell, show};
 use crate::error::{OperatorError, OperatorErrorKind};
 
 /// The longest form: a reason has 2,000 bytes, an id 255, and each may be three times as long in a form.
 pub(super) const LONGEST_FORM: usize = 64 * 1024;
+/// In which it has to come: whoever sends one byte by byte holds a connection, and has shown nothing yet.
+pub(super) const SLOWEST_FORM: Duration = Duration::from_secs(10);
 
 /// A request, as far as the pages want to know it.
 #[derive(Debug)]
@@ -37,7 +40,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    pub(super) fn new(parts: &Parts, https: bool) -> Self {
+    pub(super) fn new(parts: &Parts, https: bool, mark: &Mark) -> Self {
         let path = parts.uri.path();
         let original = parts.extensions.get::<OriginalUri>();
         let base = original.map_or("", |original| {
@@ -59,6 +62,7 @@ impl Asked {
             jar: Jar {
                 path: base.clone(),
                 secure: https || by_https,
+                mark: mark.clone(),
             },
             base,
             path: path.to_owned(),
@@ -164,6 +168,8 @@ pub(super) enum Fault {
     Forbidden(&'static str),
     /// 409.
     Refused(String),
+    /// 408.
+    TooSlow,
     /// 413.
     TooLong,
     /// 429.
@@ -217,6 +223,7 @@ impl Fault {
             Self::Stranger => StatusCode::UNAUTHORIZED,
             Self::Forbidden(_) => StatusCode::FORBIDDEN,
             Self::Refused(_) => StatusCode::CONFLICT,
+            Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
             Self::TooLong => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Slow(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::NoRandom => StatusCode::INTERNAL_SERVER_ERROR,
@@ -230,6 +237,7 @@ impl Fault {
             Self::Invalid(why) | Self::Refused(why) => why.clone(),
             Self::Stranger => "You are not signed in.".into(),
             Self::Forbidden(why) => (*why).into(),
+            Self::TooSlow => "The form did not come in time: send it again.".into(),
             Self::TooLong => "The form is too long.".into(),
             Self::Slow(seconds) => {
                 format!("Too many wrong tokens: try again in {seconds} s.")

@@ -10,9 +10,10 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::request::Parts;
 use http::{Method, StatusCode};
 use serde_json::json;
+use tokio::time::timeout;
 
 use super::access::{Actor, Token, Way};
-use super::asked::{Answer, Asked, Fault, HTML, LONGEST_FORM, problem, see};
+use super::asked::{Answer, Asked, Fault, HTML, LONGEST_FORM, SLOWEST_FORM, problem, see};
 use super::caller::{By, Caller};
 use super::pairs::Pairs;
 use super::routes::{Route, Run};
@@ -29,9 +30,9 @@ const NAMELESS: &str = "token";
 const SAID_WITHIN: Duration = Duration::from_secs(60);
 
 /// What no route has.
-pub(super) async fn nowhere(request: Request) -> Response {
+pub(super) async fn nowhere<DB: Backend>(site: Arc<Site<DB>>, request: Request) -> Response {
     let (parts, _) = request.into_parts();
-    let asked = Asked::new(&parts, false);
+    let asked = Asked::new(&parts, site.https, &site.mark);
     let html = asked.wants_html();
     Fault::Missing("There is no such page").answer(&asked, html)
 }
@@ -42,12 +43,13 @@ pub(super) async fn enter<DB: Backend>(
     request: Request,
 ) -> Response {
     let (parts, body) = request.into_parts();
-    let mut asked = Asked::new(&parts, site.https);
+    let mut asked = Asked::new(&parts, site.https, &site.mark);
     let mut html = asked.wants_html();
     if route.method == Method::POST {
-        match to_bytes(body, LONGEST_FORM).await {
-            Ok(body) => asked.form = Pairs::parse(&body),
-            Err(_) => return Fault::TooLong.answer(&asked, html),
+        match timeout(SLOWEST_FORM, to_bytes(body, LONGEST_FORM)).await {
+            Ok(Ok(body)) => asked.form = Pairs::parse(&body),
+            Ok(Err(_)) => return Fault::TooLong.answer(&asked, html),
+            Err(_) => return Fault::TooSlow.answer(&asked, html),
         }
     }
     let asked = Arc::new(asked);
@@ -94,7 +96,7 @@ async fn let_in<DB: Backend>(
     Ok(match answer {
         Answer::Raw(response) => response,
         Answer::Page(page) => {
-            let flash = flash(&asked.headers, &who.by);
+            let flash = flash(asked, &who.by);
             let page = shell::page(&frame, flash.as_ref(), page);
             let mut response = ([(header::CONTENT_TYPE, HTML)], page.into_string()).into_response();
             if flash.is_some() {
@@ -120,7 +122,10 @@ async fn who<DB: Backend>(site: &Site<DB>, parts: &Parts, asked: &Asked) -> Resu
         Way::Token(token) => token,
         Way::Check(check) => {
             let actor = check(parts).await.ok_or(Fault::Stranger)?;
-            let there = session::cookie(headers, FORMS).filter(|cookie| cookie.len() == 32);
+            let there = asked
+                .jar
+                .get(headers, FORMS)
+                .filter(|cookie| cookie.len() == 32);
             let (cookie, set) = match there {
                 Some(cookie) => (cookie.to_owned(), None),
                 None => {
@@ -145,7 +150,7 @@ async fn who<DB: Backend>(site: &Site<DB>, parts: &Parts, asked: &Asked) -> Resu
         });
     }
     let now = site.inbox.shared.clock.now();
-    let mut cookies = session::cookies(headers, SESSION);
+    let mut cookies = asked.jar.all(headers, SESSION);
     let found = cookies.find_map(|cookie| Some((session::read(token, cookie, now)?, cookie)));
     let (actor, cookie) = found.ok_or(Fault::Stranger)?;
     let by = By::Cookie(cookie.to_owned());
@@ -275,9 +280,9 @@ fn stranger<DB: Backend>(site: &Site<DB>, asked: &Asked, html: bool) -> Response
     see(&asked.link("/login", &[("to", &to)]))
 }
 
-fn flash(headers: &HeaderMap, by: &By) -> Option<Flash> {
+fn flash(asked: &Asked, by: &By) -> Option<Flash> {
     let By::Cookie(key) = by else { return None };
-    Flash::from_cookie(key, session::cookie(headers, FLASH)?)
+    Flash::from_cookie(key, asked.jar.get(&asked.headers, FLASH)?)
 }
 
 /// A browser sees it on the next page; a script is told at once.

@@ -69,6 +69,7 @@ pub use routes::{ConsoleRoute, Needs};
 use access::Way;
 use bulk::Bulk;
 use gate::Gate;
+use session::Mark;
 
 /// A working day and a bit of the night.
 const SESSION: Duration = Duration::from_secs(12 * 3600);
@@ -88,6 +89,7 @@ struct Site<DB: Backend> {
     actions: bool,
     https: bool,
     session: Duration,
+    mark: Mark,
     gate: Gate,
     bulk: Bulk,
 }
@@ -107,6 +109,7 @@ impl<DB: Backend> Console<DB> {
         Self {
             site: Site {
                 inbox: inbox.clone(),
+                mark: Mark::of(&access.0, &inbox.shared.sql.prefix),
                 way: access.0,
                 actions: false,
                 https: false,

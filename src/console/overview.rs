@@ -3,6 +3,7 @@
 use axum::response::IntoResponse as _;
 use http::header;
 use maud::{Markup, html};
+use serde::Serialize;
 
 use super::asked::{Answer, Fault, Page};
 use super::caller::Caller;
@@ -24,9 +25,48 @@ const NOW: usize = 2;
 /// A worker looks at least every two minutes, whatever is set.
 const TOO_LONG: std::time::Duration = std::time::Duration::from_secs(180);
 
+/// Sources of one page of JSON, some 2 KiB each.
+const PAGE: usize = 500;
+
+/// A page of the statistics, as scripts want them.
+#[derive(Serialize)]
+struct Paged<'a> {
+    at: Timestamp,
+    sources: &'a [SourceStats],
+    /// What the next page comes `after`; nothing on the last one.
+    next: Option<&'a str>,
+}
+
+impl<'a> Paged<'a> {
+    /// They are in the order of their names. `source`: that one alone.
+    fn of(stats: &'a Stats, after: Option<&str>, source: Option<&str>) -> Self {
+        let all = stats.sources.as_slice();
+        let (first, last) = match source {
+            Some(name) => {
+                let first = all.partition_point(|one| one.source.as_str() < name);
+                let is_there = all.get(first).is_some_and(|one| one.source == name);
+                (first, first + usize::from(is_there))
+            }
+            None => {
+                let is_past = |one: &SourceStats| Some(one.source.as_str()) <= after;
+                let first = all.partition_point(is_past);
+                (first, all.len().min(first + PAGE))
+            }
+        };
+        let sources = &all[first..last];
+        let more = source.is_none() && last < all.len();
+        Self {
+            at: stats.at,
+            sources,
+            next: sources.last().filter(|_| more).map(|one| &*one.source),
+        }
+    }
+}
+
 pub(super) async fn json<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Fault> {
     let stats = caller.operator.stats().await?;
-    let body = serde_json::to_vec(&stats).unwrap_or_default();
+    let paged = Paged::of(&stats, caller.get("after"), caller.get("source"));
+    let body = serde_json::to_vec(&paged).unwrap_or_default();
     let kind = [(header::CONTENT_TYPE, "application/json")];
     Ok(Answer::Raw((kind, body).into_response()))
 }

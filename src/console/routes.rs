@@ -200,6 +200,6 @@ pub(super) fn router<DB: Backend>(site: Arc<Site<DB>>) -> Router {
         router = router.route(&path, handler);
     }
     router
-        .fallback(enter::nowhere)
+        .fallback(move |request: Request| enter::nowhere(Arc::clone(&site), request))
         .layer(map_response(dress::dress))
 }

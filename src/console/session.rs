@@ -7,7 +7,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use http::HeaderMap;
 use http::header::COOKIE;
 
-use super::access::{Actor, Token};
+use super::access::{Actor, Token, Way};
 use super::keys;
 use crate::clock::Timestamp;
 
@@ -91,38 +91,74 @@ impl Flash {
     }
 }
 
-/// The first cookie of this name.
-pub(super) fn cookie<'a>(headers: &'a HeaderMap, name: &'a str) -> Option<&'a str> {
-    cookies(headers, name).next()
-}
-
-/// All of this name: another site of the same domain can put one of its own before ours.
-pub(super) fn cookies<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = &'a str> {
+fn cookies(headers: &HeaderMap, name: String) -> impl Iterator<Item = &str> {
     headers
         .get_all(COOKIE)
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(';'))
         .filter_map(|pair| pair.trim().split_once('='))
-        .filter(move |(key, _)| *key == name)
+        .filter(move |(key, _)| *key == name.as_str())
         .map(|(_, value)| value)
 }
 
-/// How cookies are set: for this console's paths alone, out of reach of scripts and of other sites.
+/// What the cookies of a console are told apart by: browsers send a host's cookies to all its ports, and two consoles would
+/// sign each other out, or have each other's words. Processes that share sessions have the same.
+#[derive(Clone, Debug)]
+pub(super) struct Mark(String);
+
+impl Mark {
+    pub(super) fn of(way: &Way, table_prefix: &str) -> Self {
+        let key = match way {
+            Way::Token(token) => token.key(),
+            // Who comes in is somebody else's to say; only words and forms are ours.
+            Way::Check(_) => &[],
+        };
+        let mac = keys::mac(key, &[b"cookies", table_prefix.as_bytes()]);
+        // As many as tell the consoles of one host apart.
+        Self(hex::encode(&mac[..4]))
+    }
+}
+
+/// How cookies are set: for this console's paths alone, out of reach of scripts, and of other sites' forms and frames.
 #[derive(Clone, Debug)]
 pub(super) struct Jar {
     pub(super) path: String,
     pub(super) secure: bool,
+    pub(super) mark: Mark,
 }
 
 impl Jar {
+    fn name(&self, name: &str) -> String {
+        format!("{name}_{}", self.mark.0)
+    }
+
+    /// The first one of this name.
+    pub(super) fn get<'a>(&self, headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+        cookies(headers, self.name(name)).next()
+    }
+
+    /// All of this name: another site of the same domain can put one of its own before ours.
+    pub(super) fn all<'a>(
+        &self,
+        headers: &'a HeaderMap,
+        name: &str,
+    ) -> impl Iterator<Item = &'a str> + use<'a> {
+        cookies(headers, self.name(name))
+    }
+
     /// No lifetime: as long as the browser runs. Zero: it is removed.
+    ///
+    /// `Lax`, so that a link in a chat or a mail opens its page, and does not ask for the token again: what comes so can only
+    /// look, and whoever made the link does not see it. All that acts is a POST, for which browsers send no such cookie from
+    /// elsewhere, and which needs the form's token and the console's own origin besides.
     pub(super) fn set(&self, name: &str, value: &str, lifetime: Option<Duration>) -> String {
         let path = match self.path.as_str() {
             "" => "/",
             path => path,
         };
-        let mut cookie = format!("{name}={value}; Path={path}; HttpOnly; SameSite=Strict");
+        let name = self.name(name);
+        let mut cookie = format!("{name}={value}; Path={path}; HttpOnly; SameSite=Lax");
         if let Some(lifetime) = lifetime {
             cookie.push_str(&format!("; Max-Age={}", lifetime.as_secs()));
         }
@@ -139,7 +175,7 @@ impl Jar {
 
 #[cfg(test)]
 mod tests {
-    use super::super::access::{Access, Way};
+    use super::super::access::Access;
     use super::*;
 
     fn with_token(token: &str, then: impl FnOnce(&Token)) {

@@ -6,21 +6,28 @@ use super::open::Open;
 use super::settle::{LOST, Said, rejected};
 use super::{Entered, Job, Run, Settled, Stop, Tries, contended, defer, within};
 use crate::answer::Answer;
+use crate::envelope::Envelope;
 use crate::queue::End;
 use crate::store::{Backend, State};
 
 /// The elements of one request, at least one, none with a place in a stream.
-pub(crate) struct Group<'a, DB: Backend>(pub(crate) &'a [Job<'a, DB>]);
+pub(crate) struct Group<'a, 'e, DB: Backend>(pub(crate) &'a [Job<'e, DB>]);
 
-impl<DB: Backend> Group<'_, DB> {
-    /// As [`Job::run`], for all of them.
-    pub(crate) async fn run<R>(&self, handler: &mut dyn Run<R>) -> Settled<R> {
+impl<'e, DB: Backend> Group<'_, 'e, DB> {
+    /// As [`Job::run`], for all of them. `ran`: those that the last transaction has handed to the handler, which are committed
+    /// if it is.
+    pub(crate) async fn run<R>(
+        &self,
+        handler: &mut dyn Run<R>,
+        ran: &mut Vec<&'e Envelope>,
+    ) -> Settled<R> {
         let [first, ..] = self.0 else {
             return Settled::answer(End::Applied, Answer::duplicate());
         };
         let mut tries = Tries::new(handler);
         loop {
-            match self.once(first, &mut tries).await {
+            ran.clear();
+            match self.once(first, &mut tries, ran).await {
                 Ok(settled) => {
                     self.0.iter().for_each(|job| job.saw(|| settled.seen()));
                     return settled;
@@ -41,6 +48,7 @@ impl<DB: Backend> Group<'_, DB> {
         &self,
         first: &Job<'_, DB>,
         handler: &mut dyn Run<R>,
+        ran: &mut Vec<&'e Envelope>,
     ) -> Result<Settled<R>, Stop> {
         let deadline = first.deadline;
         let mut open = Open::begin(first.shared, deadline).await?;
@@ -101,7 +109,10 @@ impl<DB: Backend> Group<'_, DB> {
                 | Entered::Gone => continue,
             };
             match job.lend(&mut open, handler).await {
-                Said::Commit(response) => last = Some((from, response)),
+                Said::Commit(response) => {
+                    ran.push(job.envelope);
+                    last = Some((from, response));
+                }
                 Said::Terminal(response) => {
                     open.roll_back(deadline).await?;
                     return self.reject(job, from, response).await;

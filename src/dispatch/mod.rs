@@ -135,6 +135,11 @@ impl<R> Settled<R> {
         }
     }
 
+    /// Its own commit has succeeded just now: no duplicate that was found applied, which whoever applied it has seen (§2.4).
+    pub(crate) fn is_own_commit(&self) -> bool {
+        self.end == End::Applied && matches!(self.reply, Reply::Handler(..))
+    }
+
     fn handler_failed(detail: &'static str) -> Self {
         let answer = Answer::handler_failed(detail);
         Self {

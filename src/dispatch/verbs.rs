@@ -195,7 +195,9 @@ impl<DB: Backend> Own<DB> for Discard<'_> {
                 source: self.key.source,
                 correlation_id,
             };
-            let cursor = lock_or_open::<DB>(conn, sql, stream, self.begins, at).await?;
+            // Without a cursor it has had its turn, as in `turn`.
+            let begins = self.begins.map(|start| start.after_a_turn_of(sequence));
+            let cursor = lock_or_open::<DB>(conn, sql, stream, begins, at).await?;
             let Some(mut cursor) = cursor else {
                 return refused(Kind::NotFound);
             };

@@ -18,6 +18,7 @@ use tracing::Span;
 
 use super::group;
 use super::look::Found;
+use super::uncounted::Uncounted;
 use crate::answer::Answer;
 use crate::broken::{self, Variant};
 use crate::burst::{self, Control};
@@ -241,14 +242,21 @@ where
     DB: Backend,
     R: From<Bytes>,
 {
+    let memory = admitted.memory.take();
+    let controls = std::mem::take(&mut admitted.controls);
+    trace::mark(&mut parts.extensions);
+    let arrivals = admitted.arrivals(source, parts);
+    let uncounted = Uncounted {
+        shared,
+        source,
+        arrivals: &arrivals,
+        arrived: deadline - source.budget(),
+    };
     // Before anything that the burst consists of; one that could not be noted comes again.
-    if let Err(answer) = burst::note(shared, source, &admitted.controls, deadline).await {
+    if let Err(answer) = burst::note(shared, source, &controls, deadline).await {
         count(shared, source, None, answer.outcome, answer.status);
         return answer.into_response();
     }
-    let memory = admitted.memory.take();
-    trace::mark(&mut parts.extensions);
-    let arrivals = admitted.arrivals(source, parts);
     let reply = match arrivals.as_slice() {
         [] => Reply::Inbox(Answer::accepted("", Bytes::new())),
         [arrival] if source.elements().is_none() => {
@@ -265,15 +273,7 @@ where
         }
         arrivals => group::answer(shared, source, arrivals, &mut handler, deadline).await,
     };
-    let (outcome, status) = (reply.outcome(), reply.status());
-    if arrivals.is_empty() {
-        source.counted().accepted();
-    }
-    for Arrival { envelope, .. } in &arrivals {
-        count_arrival(shared, source, envelope, outcome, status);
-    }
-    let arrived = deadline - source.budget();
-    source.counted().took(outcome, arrived.elapsed());
+    uncounted.answered(reply.outcome(), reply.status());
     reply.into_response()
 }
 
@@ -319,7 +319,7 @@ fn recall<DB: Backend>(
     shared.recent.find(source.name(), &envelope.event_id)
 }
 
-fn count_arrival<DB: Backend>(
+pub(super) fn count_arrival<DB: Backend>(
     shared: &Shared<DB>,
     source: &SourceState,
     envelope: &Envelope,
@@ -379,7 +379,7 @@ impl<DB: Backend> Live<'_, DB> {
         if shared.fail.reached(at::SETTLED).await.is_err() {
             return Reply::Inbox(Answer::unavailable("the answer was lost"));
         }
-        if settled.end == End::Applied || broken::is(Variant::MemoryOfFailures) {
+        if settled.is_own_commit() || broken::is(Variant::MemoryOfFailures) {
             shared.remember(epoch, self.source, self.envelope, settled.kept.as_ref());
         }
         self.wake(settled.end);
@@ -643,7 +643,7 @@ impl<DB: Backend> Live<'_, DB> {
 }
 
 /// A delivery was answered, whose signature has been verified.
-fn count<DB: Backend>(
+pub(super) fn count<DB: Backend>(
     shared: &Shared<DB>,
     source: &SourceState,
     envelope: Option<&Envelope>,

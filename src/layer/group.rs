@@ -8,6 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use super::deliver::Arrival;
 use crate::answer::Answer;
 use crate::dispatch::{Group, Job, Reply, Run, Settled};
+use crate::envelope::Envelope;
 use crate::event::Origin;
 use crate::fail::at;
 use crate::order::worker::{self, Work};
@@ -44,10 +45,11 @@ pub(super) async fn answer<DB: Backend, R>(
         ));
     };
     let epoch = shared.recent.epoch();
+    let mut ran = Vec::new();
     let settled = match shared.permits(source, deadline).await {
         Ok(_permits) => {
             drop(place);
-            run(shared, source, arrivals, handler, deadline).await
+            run(shared, source, arrivals, handler, deadline, &mut ran).await
         }
         Err(()) => Settled::failed(Answer::busy("deliveries in flight")),
     };
@@ -72,8 +74,9 @@ pub(super) async fn answer<DB: Backend, R>(
     for leader in leaders {
         leader.land(landed);
     }
-    if end == End::Applied {
-        for Arrival { envelope, .. } in arrivals {
+    // Of the others, somebody else has seen the commit (§2.4).
+    if end == End::Applied && settled.is_own_commit() {
+        for envelope in ran {
             shared.remember(epoch, source, envelope, None);
         }
     }
@@ -113,12 +116,14 @@ async fn lead<DB: Backend>(
     Some(leaders)
 }
 
-async fn run<DB: Backend, R>(
-    shared: &Arc<Shared<DB>>,
-    source: &Arc<SourceState>,
-    arrivals: &[Arrival],
+/// `ran`: those whose handler has run in the last transaction.
+async fn run<'a, DB: Backend, R>(
+    shared: &'a Arc<Shared<DB>>,
+    source: &'a Arc<SourceState>,
+    arrivals: &'a [Arrival],
     handler: &mut dyn Run<R>,
     deadline: Instant,
+    ran: &mut Vec<&'a Envelope>,
 ) -> Settled<R> {
     let jobs: Vec<_> = arrivals
         .iter()
@@ -136,5 +141,5 @@ async fn run<DB: Backend, R>(
             deadline,
         })
         .collect();
-    Group(&jobs).run(handler).await
+    Group(&jobs).run(handler, ran).await
 }

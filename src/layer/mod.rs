@@ -18,6 +18,7 @@ mod group;
 mod layer;
 mod look;
 mod service;
+mod uncounted;
 
 pub use self::future::ResponseFuture;
 pub use self::layer::InboxLayer;

@@ -238,6 +238,8 @@ async fn try_one<DB: Backend>(
     }
     if settled.end == End::Applied {
         shared.worker.progress().applied(shared.clock.now());
+    }
+    if settled.is_own_commit() {
         shared.remember(epoch, source, &envelope, settled.kept.as_ref());
     }
     settled.count_aside(shared, source, &envelope);

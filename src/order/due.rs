@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::slice::Slice;
 pub(crate) use super::upkeep::every_source;
 use super::worker::{self, Work};
-use super::{in_time, upkeep};
+use super::{expire, in_time};
 use crate::clock::Timestamp;
 use crate::shared::Shared;
 use crate::store::{Backend, Key, Reason, Stream};
@@ -16,7 +17,7 @@ const PAGE: i64 = 256;
 /// Does what time alone makes due, such as giving up gaps, without waiting for the sweep.
 pub(crate) async fn sweep<DB: Backend>(shared: &Arc<Shared<DB>>) -> Result<(), sqlx::Error> {
     for source in every_source(shared) {
-        upkeep::expire(shared, &source).await?;
+        expire::run(shared, &source, String::new(), Slice::WHOLE).await?;
     }
     Ok(())
 }

@@ -8,11 +8,14 @@ pub(crate) mod drain;
 #[cfg(feature = "testkit")]
 pub(crate) mod due;
 mod ended;
+mod expire;
 mod gauges;
 pub(crate) mod hints;
 pub(crate) mod lease;
 mod progress;
 pub(crate) mod purge;
+pub(crate) mod sample;
+pub(crate) mod slice;
 mod sweeps;
 mod take_up;
 pub(crate) mod upkeep;

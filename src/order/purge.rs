@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::in_time;
+use super::slice::{BATCH, Slice, breathe, readable};
 use crate::broken::{self, Variant};
 use crate::clock::Timestamp;
 use crate::dispatch::{Forget, Stop, own};
@@ -14,16 +15,6 @@ use crate::shared::Shared;
 use crate::source::SourceState;
 use crate::store::{Backend, Key};
 
-/// Rows of one statement: short enough to hold up nobody.
-const BATCH: i64 = 500;
-/// Between two batches at least, and for a batch so many times as long as it took: back to back they take a third of the
-/// deliveries a second, and twice the time of the slowest; a tenth of the time they are hardly felt. At most a second, so
-/// that a database that is slow by itself still forgets.
-const BREATH: Duration = Duration::from_millis(50);
-const BREATHS: u32 = 9;
-const LONGEST_BREATH: Duration = Duration::from_secs(1);
-/// A sweep ends after this, and goes on when what else has to be done from time to time is done.
-pub(super) const SLICE: Duration = Duration::from_secs(2);
 /// Clocks that differ by this much cannot say what is old: nothing is removed.
 const MOST_APART: Duration = Duration::from_secs(5 * 60);
 /// The audit table's own retention.
@@ -46,6 +37,22 @@ pub struct Purged {
 impl Purged {
     fn most(self) -> u64 {
         self.events.max(self.answers).max(self.fences)
+    }
+
+    /// In words; nothing if nothing was removed.
+    pub(crate) fn told(self) -> Option<String> {
+        let told = [
+            (self.events, "events"),
+            (self.answers, "stored answers"),
+            (self.fences, "fences"),
+            (self.letters, "dead letters"),
+        ];
+        let told: Vec<_> = told
+            .iter()
+            .filter(|(removed, _)| *removed > 0)
+            .map(|(removed, what)| format!("{what} {removed}"))
+            .collect();
+        (!told.is_empty()).then(|| format!("removed before that: {}", told.join(", ")))
     }
 
     fn add(&mut self, more: Self) {
@@ -91,21 +98,39 @@ pub(super) fn shortest(source: &SourceState) -> Duration {
     of_letters.map_or(source.retention(), |kept| kept.min(source.retention()))
 }
 
-/// After what took so long.
-fn breath(took: Duration) -> Duration {
-    (took * BREATHS).clamp(BREATH, LONGEST_BREATH)
-}
-
-/// Removes what is older than the source's retention, by the earlier of two clocks. False: it was not done by `until`, and
-/// there may be more.
+/// Removes what is older than the source's retention, by the earlier of two clocks: so much, whatever it came to in the end.
+/// False: its time was over, and there may be more.
 pub(crate) async fn run<DB: Backend>(
     shared: &Arc<Shared<DB>>,
     source: &SourceState,
-    until: Option<Instant>,
-) -> Result<(Purged, bool), NotPurged> {
+    slice: Slice,
+) -> (Purged, Result<bool, NotPurged>) {
+    let mut purged = Purged::default();
+    let done = sweep(shared, source, slice, &mut purged).await;
+    let removed = purged.events + purged.letters;
+    if removed > 0 {
+        metrics::counter!("inbox_purged_rows_total", "source" => source.name_shared())
+            .increment(removed);
+        tracing::debug!(
+            source = source.name(),
+            removed = purged.events,
+            answers = purged.answers,
+            dead_letters = purged.letters,
+            "removed rows of events whose retention is over"
+        );
+    }
+    (purged, done)
+}
+
+async fn sweep<DB: Backend>(
+    shared: &Arc<Shared<DB>>,
+    source: &SourceState,
+    slice: Slice,
+    purged: &mut Purged,
+) -> Result<bool, NotPurged> {
     let (sql, name) = (&shared.sql, source.name());
     // One statement, as long as there is nothing to do by this process's clock: nothing is done then by the earlier of two.
-    let in_passing = until.is_some() && source.dead_letter_retention().is_none();
+    let in_passing = !slice.is_whole() && source.dead_letter_retention().is_none();
     let looked = in_time(async {
         let mut conn = shared.acquire_statements().await?;
         let looked = async {
@@ -131,28 +156,14 @@ pub(crate) async fn run<DB: Backend>(
         conn.done(looked).await
     })
     .await?;
-    let (stale, now) = match looked {
-        Looked::Nothing => return Ok((Purged::default(), true)),
-        Looked::Apart(ours, database) => return Err(NotPurged::Apart(ours, database)),
-        Looked::Stale(stale, now) => (stale, now),
-    };
-    let mut purged = Purged::default();
-    let sweep = Sweep { stale, now, until };
-    let done = remove(shared, source, &sweep, &mut purged).await;
-    // What was removed is told of, even if something else could not be.
-    let removed = purged.events + purged.letters;
-    if removed > 0 {
-        metrics::counter!("inbox_purged_rows_total", "source" => source.name_shared())
-            .increment(removed);
-        tracing::debug!(
-            source = name,
-            removed = purged.events,
-            answers = purged.answers,
-            dead_letters = purged.letters,
-            "removed rows of events whose retention is over"
-        );
+    match looked {
+        Looked::Nothing => Ok(true),
+        Looked::Apart(ours, database) => Err(NotPurged::Apart(ours, database)),
+        Looked::Stale(stale, now) => {
+            let sweep = Sweep { stale, now, slice };
+            remove(shared, source, &sweep, purged).await
+        }
     }
-    done.map(|whole| (purged, whole))
 }
 
 /// Whether there is anything to be removed.
@@ -169,13 +180,7 @@ struct Sweep {
     /// There are events to be removed, or what belongs to them.
     stale: bool,
     now: Timestamp,
-    until: Option<Instant>,
-}
-
-impl Sweep {
-    fn is_over<DB: Backend>(&self, shared: &Shared<DB>) -> bool {
-        shared.worker.stopped() || self.until.is_some_and(|until| Instant::now() >= until)
-    }
+    slice: Slice,
 }
 
 async fn remove<DB: Backend>(
@@ -228,10 +233,10 @@ async fn rows<DB: Backend>(
         if batch.most() < BATCH.unsigned_abs() {
             return Ok(true);
         }
-        if sweep.is_over(shared) {
+        if sweep.slice.is_over(shared) {
             return Ok(false);
         }
-        sleep(breath(took)).await;
+        breathe(took).await;
     }
 }
 
@@ -253,9 +258,8 @@ async fn letters<DB: Backend>(
             conn.done(page).await
         })
         .await?;
-        let readable = |event_id: &String| !event_id.is_empty();
-        let full = page.len() as i64 == BATCH && page.iter().any(readable);
-        for event_id in page.into_iter().filter(readable) {
+        let (page, more) = readable(page, |event_id| event_id);
+        for event_id in page {
             let forget = Forget {
                 key: Key {
                     source: name,
@@ -270,15 +274,15 @@ async fn letters<DB: Backend>(
                 Err(Stop::Database(sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. })) => {}
                 Err(stop) => return Err(NotPurged::Letter(stop.into())),
             }
-            if sweep.is_over(shared) {
+            if sweep.slice.is_over(shared) {
                 return Ok(false);
             }
             after = event_id;
         }
-        if !full {
+        if !more {
             return Ok(true);
         }
-        sleep(BREATH).await;
+        breathe(Duration::ZERO).await;
     }
 }
 

@@ -6,22 +6,18 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::expire;
 use super::purge::{self, NotPurged};
+use super::sample::{Samples, sample};
+use super::slice::{SLICE, Slice};
 use super::sweeps::Sweeps;
-use super::worker::{self, Work};
-use super::{gauges, in_time};
 use crate::burst;
-use crate::clock::Timestamp;
-use crate::dispatch::{Bury, Heal, own};
 use crate::error::OperatorError;
-use crate::probe::Happened;
 use crate::reconcile::alive;
 use crate::shared::Shared;
 use crate::source::SourceState;
-use crate::stats::{self, Stored};
-use crate::store::{
-    AT_ONCE, Attempt, Backend, Expired, Key, Lease, PendingCount, Reason, Size, Stream,
-};
+use crate::stats;
+use crate::store::Backend;
 
 /// Counts are this old at most.
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
@@ -34,8 +30,6 @@ const MOST_OVERTAKEN: u32 = 8;
 /// Expiry and purge run at least this often, and twice within their setting.
 const SWEEP_AT_MOST: Duration = Duration::from_secs(60);
 const SWEEP_AT_LEAST: Duration = Duration::from_millis(100);
-/// Events of one page.
-const BATCH: i64 = 500;
 
 pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
     let mut next: HashMap<(&'static str, Arc<str>), Instant> = HashMap::new();
@@ -45,6 +39,8 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
     let mut next_audit = Instant::now();
     let mut sweeps = Sweeps::default();
     let mut samples = Samples::default();
+    // Where the expiry of a source goes on that was not done in its time.
+    let mut left_off: HashMap<Arc<str>, String> = HashMap::new();
     let mut overtaken = 0;
     loop {
         let soonest = {
@@ -99,28 +95,30 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
             // A tenant that is gone is not waited for.
             let names: HashSet<_> = sources.iter().map(|source| source.name()).collect();
             next.retain(|(_, name), _| names.contains(&**name));
+            left_off.retain(|name, _| names.contains(&**name));
             sweeps.retain(&names);
             if sources.is_empty() {
                 sweeps.nothing_to_do(&TASKS, shared.clock.now());
             }
             let pass = Instant::now();
             for (task, source) in due(&mut next, &sources, pass, |source| source.name_arc()) {
-                let now = shared.clock.now();
-                let is_idle = |stores: &Stores| stores.is_idle(source, now);
-                let until = Instant::now() + purge::SLICE;
+                let slice = Slice::begin();
                 let setting = match task {
                     EXPIRE => source.recovery_window(),
                     _ => purge::shortest(source),
                 };
                 let done = match task {
-                    EXPIRE if samples.stores.as_ref().is_some_and(is_idle) => Ok(true),
-                    EXPIRE => expire(&shared, source)
-                        .await
-                        .map(|()| true)
-                        .map_err(NotPurged::from),
-                    _ => purge::run(&shared, source, Some(until))
-                        .await
-                        .map(|(_, whole)| whole),
+                    EXPIRE if samples.is_idle(source, shared.clock.now()) => Ok(true),
+                    EXPIRE => {
+                        let after = left_off.remove(source.name()).unwrap_or_default();
+                        let left = expire::run(&shared, source, after, slice).await;
+                        left.map_err(NotPurged::from).map(|left| {
+                            let whole = left.is_none();
+                            left_off.extend(left.map(|after| (source.name_arc(), after)));
+                            whole
+                        })
+                    }
+                    _ => purge::run(&shared, source, slice).await.1,
                 };
                 sweeps.done(task, source.name(), done.is_ok(), shared.clock.now());
                 // What was not done in its time goes on after the others.
@@ -133,7 +131,7 @@ pub(super) async fn run<DB: Backend>(shared: Weak<Shared<DB>>) {
                 }
                 next.insert((task, source.name_arc()), Instant::now() + pause);
                 // With many sources, the rest of what has to be done would wait for all of them otherwise.
-                if pass.elapsed() >= purge::SLICE {
+                if pass.elapsed() >= SLICE {
                     break;
                 }
             }
@@ -170,29 +168,6 @@ const EXPIRE: &str = "expire";
 /// What is done for each source.
 const TASKS: [&str; 2] = [EXPIRE, "purge"];
 
-/// What is kept from one sample to the next.
-#[derive(Default)]
-struct Samples {
-    /// Sources that this process does not mount, each told of once.
-    reported: HashSet<String>,
-    stores: Option<Stores>,
-    /// Sources whose gauges were set.
-    shown: HashSet<Arc<str>>,
-}
-
-/// The sources of which something is stored, and when that was found out.
-struct Stores {
-    sources: HashSet<String>,
-    at: Timestamp,
-}
-
-impl Stores {
-    /// Nothing of this source can have waited for so long: what is stored of it has come since.
-    fn is_idle(&self, source: &SourceState, now: Timestamp) -> bool {
-        !self.sources.contains(source.name()) && now.since(self.at) < source.recovery_window()
-    }
-}
-
 /// What was counted goes into the table, and hours that are over leave it.
 async fn keep_statistics<DB: Backend>(shared: &Shared<DB>) -> Result<(), OperatorError> {
     stats::flush(shared).await?;
@@ -207,221 +182,6 @@ pub(crate) fn every_source<DB: Backend>(shared: &Shared<DB>) -> Vec<Arc<SourceSt
         .cloned()
         .chain(shared.tenants.alive())
         .collect()
-}
-
-/// Parked events whose gap was not filled within the recovery window become dead letters (§5.4). They come back by
-/// themselves when it is filled after all, since *due* counts them too.
-pub(super) async fn expire<DB: Backend>(
-    shared: &Arc<Shared<DB>>,
-    source: &SourceState,
-) -> Result<(), sqlx::Error> {
-    heal(shared, source).await?;
-    let now = shared.clock.now();
-    let mut after = String::new();
-    loop {
-        let before = now.minus(source.recovery_window());
-        let page = in_time(async {
-            let mut conn = shared.acquire_statements().await?;
-            let page =
-                DB::expired(&mut conn, &shared.sql, source.name(), before, &after, BATCH).await;
-            conn.done(page).await
-        })
-        .await?;
-        let readable = |event: &Expired| !event.event_id.is_empty();
-        let full = page.len() as i64 == BATCH && page.iter().any(readable);
-        for event in page.into_iter().filter(readable) {
-            let bury = Bury {
-                shared,
-                key: Key {
-                    source: source.name(),
-                    event_id: &event.event_id,
-                },
-                // Only while the gap is there: the cursor is looked at again, under its lock.
-                stream: Some((
-                    Stream {
-                        source: source.name(),
-                        correlation_id: &event.correlation_id,
-                    },
-                    event.sequence,
-                )),
-                attempt: Attempt {
-                    reason: Some(Reason::Gap),
-                    not_before: AT_ONCE,
-                    status: None,
-                    error: Some("a lower sequence was not applied within the recovery window"),
-                    lease: Lease::NONE,
-                },
-            };
-            if bury.run().await == Ok(true) {
-                let key = Key {
-                    source: source.name(),
-                    event_id: &event.event_id,
-                };
-                let what = "its gap was not filled in time: it becomes a dead letter";
-                shared.probes.saw(key, || Happened::Noted(what.into()));
-                metrics::counter!("inbox_expired_total", "source" => source.name_shared())
-                    .increment(1);
-                tracing::warn!(
-                    source = source.name(),
-                    event_id = event.event_id,
-                    sequence = event.sequence,
-                    "gave up waiting for a gap: an event becomes a dead letter"
-                );
-            }
-            // One event that cannot be buried now stops no other.
-            after = event.event_id;
-        }
-        if !full {
-            return Ok(());
-        }
-    }
-}
-
-/// Cursors that version 1 of the crate has put inside of a skipped range: nothing comes there, and what waits behind it
-/// is not found.
-async fn heal<DB: Backend>(
-    shared: &Arc<Shared<DB>>,
-    source: &SourceState,
-) -> Result<(), sqlx::Error> {
-    let strayed = in_time(async {
-        let mut conn = shared.acquire_statements().await?;
-        let strayed = DB::strayed(&mut conn, &shared.sql, source.name(), BATCH).await;
-        conn.done(strayed).await
-    })
-    .await?;
-    for correlation_id in strayed {
-        let stream = Stream {
-            source: source.name(),
-            correlation_id: &correlation_id,
-        };
-        if own(shared, &Heal(stream)).await.is_ok() {
-            let (source, correlation_id) = (source.name_arc(), Arc::from(correlation_id));
-            worker::wake(
-                shared,
-                Work::Stream {
-                    source,
-                    correlation_id,
-                },
-            );
-        }
-    }
-    Ok(())
-}
-
-/// Another process, or the command line, may have deregistered a source, or armed it again.
-pub(crate) async fn learn_who_is_gone<DB: Backend>(shared: &Shared<DB>) -> Result<(), sqlx::Error> {
-    let changes = shared.tenants.gone_changes();
-    let gone = in_time(async {
-        let mut conn = shared.acquire_statements().await?;
-        let gone = DB::gone_sources(&mut conn, &shared.sql).await;
-        conn.done(gone).await
-    })
-    .await?;
-    let sources = every_source(shared);
-    shared.tenants.learn_gone(changes, gone, &sources);
-    Ok(())
-}
-
-/// How much is parked and dead: for the metrics, and for the bounds on parking.
-///
-/// False if a count was overtaken by what this process did meanwhile, and not taken over for the bounds; `in_any_case` it is.
-async fn sample<DB: Backend>(
-    shared: &Arc<Shared<DB>>,
-    samples: &mut Samples,
-    in_any_case: bool,
-) -> Result<bool, sqlx::Error> {
-    let sources: Vec<_> = every_source(shared)
-        .into_iter()
-        .map(|source| (source.room().moves(), source))
-        .collect();
-    let counts = in_time(async {
-        let mut conn = shared.acquire_statements().await?;
-        let counts = DB::pending_counts(&mut conn, &shared.sql).await;
-        conn.done(counts).await
-    });
-    if let Err(error) = learn_who_is_gone(shared).await {
-        tracing::debug!(%error, "could not look which sources are deregistered");
-    }
-    let at = shared.clock.now();
-    samples.stores = None;
-    let counts = counts.await?;
-    samples.stores = Some(Stores {
-        sources: counts.iter().map(|count| count.source.clone()).collect(),
-        at,
-    });
-    for count in &counts {
-        if shared.worker.target(&count.source).is_none()
-            && samples.reported.insert(count.source.clone())
-        {
-            tracing::warn!(
-                source = count.source,
-                events = count.events,
-                "events are stored for a source that this process does not mount: another one must"
-            );
-        }
-    }
-    let mut by_source: HashMap<&str, Vec<&PendingCount>> = HashMap::new();
-    for count in &counts {
-        by_source.entry(&count.source).or_default().push(count);
-    }
-    let of = |name: &str| by_source.get(name).map_or(&[][..], Vec::as_slice);
-    let mut current = true;
-    for (moves, source) in &sources {
-        let mut size = Size::default();
-        for count in of(source.name()) {
-            size.events += count.events;
-            size.bytes += count.bytes;
-        }
-        current &= source
-            .room()
-            .sampled(size, (!in_any_case).then_some(*moves));
-    }
-    show_load(shared, &sources);
-    let stored = Stored::now(shared).await;
-    let now = shared.clock.now();
-    let mut alive = HashMap::new();
-    for (_, source) in &sources {
-        alive.insert(source.name_arc(), source);
-        samples.shown.insert(source.name_arc());
-        if source.mapping().replay_types().is_some() {
-            // A counter that is not there before it counts has never risen, for whoever asks how much it has.
-            metrics::counter!("inbox_bursts_missing_total", "source" => source.name_shared())
-                .increment(0);
-        }
-    }
-    // A tenant that is gone would have had what it had last for ever. It is told of until there is nothing to tell.
-    samples.shown.retain(|name| {
-        let state = alive.get(name).map(|source| &***source);
-        let held = gauges::pending(name, of(name), now);
-        let waits = stored
-            .as_ref()
-            .is_ok_and(|stored| gauges::stored(name, stored, state));
-        if state.is_none() {
-            gauges::set("inbox_in_flight", name, 0.0);
-        }
-        state.is_some() || held || waits || stored.is_err()
-    });
-    stored.map(|_| current)
-}
-
-/// What this process holds and what it keeps waiting.
-fn show_load<DB: Backend>(shared: &Shared<DB>, sources: &[(u64, Arc<SourceState>)]) {
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "a gauge is a float; places are far fewer than 2^52"
-    )]
-    let show = |gauge: metrics::Gauge, places: usize| gauge.set(places as f64);
-    for (_, source) in sources {
-        let gauge = metrics::gauge!("inbox_in_flight", "source" => source.name_shared());
-        show(gauge, source.in_flight_now());
-    }
-    let (waiting, limit) = shared.waiting.now();
-    show(
-        metrics::gauge!("inbox_in_flight_limit"),
-        shared.max_in_flight,
-    );
-    show(metrics::gauge!("inbox_waiting"), waiting);
-    show(metrics::gauge!("inbox_waiting_limit"), limit);
 }
 
 #[cfg(test)]

@@ -223,11 +223,11 @@ async fn attempt<DB: Backend>(
     let epoch = shared.recent.epoch();
     let settled = job.run(&mut Draining(target)).await;
     settled.count_aside(shared, source, envelope);
+    if settled.is_own_commit() {
+        shared.remember(epoch, source, envelope, settled.kept.as_ref());
+    }
     match settled.end {
-        End::Applied => {
-            shared.remember(epoch, source, envelope, settled.kept.as_ref());
-            worker::wake_stream(shared, source, envelope);
-        }
+        End::Applied => worker::wake_stream(shared, source, envelope),
         End::Stored | End::PutOff { .. } => {
             worker::wake(shared, Work::on(Arc::clone(&name), envelope));
         }

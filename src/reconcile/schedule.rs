@@ -101,6 +101,8 @@ async fn run<DB: Backend>(
             let Some(shared) = shared.upgrade() else {
                 break;
             };
+            // Each time: the recorder may have been installed since.
+            show_interval(&inner.source, every);
             let ended = once(&shared, &inner.source, &from, &options).await;
             let wait = match &ended {
                 Ok(report) => report.wait().unwrap_or(every).max(every),
@@ -123,5 +125,13 @@ async fn run<DB: Backend>(
             _ = stop.wait_for(|stopped| *stopped) => break,
         }
     }
+    show_interval(&inner.source, Duration::ZERO);
     inner.runs.send_replace(u64::MAX);
+}
+
+/// What is reconciled on demand alone is never overdue: an alert goes by this.
+fn show_interval(source: &Arc<str>, every: Duration) {
+    let source = metrics::SharedString::from_shared(Arc::clone(source));
+    metrics::gauge!("inbox_reconciliation_interval_seconds", "source" => source)
+        .set(every.as_secs_f64());
 }

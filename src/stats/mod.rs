@@ -118,8 +118,8 @@ pub struct Counts {
     pub success_rate: Option<f64>,
     /// When a delivery, or a try of the worker, last ended with a 5xx.
     pub last_5xx: Option<Timestamp>,
-    /// The time in seconds that 95 of 100 runs of the handler did not exceed. Taken from a histogram: wrong by at most 19 %.
-    /// 0.001 stands for up to a millisecond, 32.768 for that and more.
+    /// The time in seconds that 95 of 100 runs of the handler did not exceed, also of those that were undone with their batch
+    /// or transaction and made again: each took its time. Taken from a histogram: wrong by at most 19 %. 0.001 stands for up to a millisecond, 32.768 for that and more.
     pub p95: Option<f64>,
     /// The same for 99 of 100.
     pub p99: Option<f64>,

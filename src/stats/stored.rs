@@ -4,6 +4,7 @@
 //! the same, it is not done again for fifty times as long.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,9 @@ use crate::store::{Backend, StoredNow};
 const PAUSES: u32 = 50;
 /// What takes less is not worth a pause.
 const QUICK: Duration = Duration::from_millis(50);
+/// After a look that has failed it is left alone for as long as that took, and so long at least: everybody who asks while the
+/// database is away would wait for its end, one after the other.
+const FAILED: Duration = Duration::from_secs(1);
 
 /// By source.
 #[derive(Default)]
@@ -38,18 +42,27 @@ struct OfSource {
     revived_since: Option<Timestamp>,
 }
 
-/// The last look, and until when it will do.
+/// The last look.
 #[derive(Default)]
-pub(super) struct Cache(tokio::sync::Mutex<Option<(Arc<Stored>, Instant)>>);
+pub(super) struct Cache(tokio::sync::Mutex<Option<Last>>);
+
+struct Last {
+    /// Or why there was nothing to be had.
+    stored: Result<Arc<Stored>, String>,
+    /// It will do until then.
+    until: Instant,
+}
 
 impl Stored {
-    /// Looks now, or takes the last look where that took long.
+    /// Looks now, or takes the last look where that took long or has just failed.
     pub(crate) async fn now<DB: Backend>(shared: &Shared<DB>) -> Result<Arc<Self>, sqlx::Error> {
         let mut cache = shared.stats.stored.0.lock().await;
-        if let Some((stored, until)) = &*cache
+        if let Some(Last { stored, until }) = &*cache
             && Instant::now() < *until
         {
-            return Ok(Arc::clone(stored));
+            let stored = stored.as_ref().map(Arc::clone);
+            // An error of the driver is nobody's to keep; its words are.
+            return stored.map_err(|words| sqlx::Error::Io(io::Error::other(words.as_str())));
         }
         let (began, at) = (Instant::now(), shared.clock.now());
         let found = in_time(async {
@@ -57,15 +70,19 @@ impl Stored {
             let found = DB::stored_now(&mut conn, &shared.sql, at).await;
             conn.done(found).await
         })
-        .await?;
-        let (stored, took) = (Arc::new(Self::of(at, found)), began.elapsed());
-        let pause = if took < QUICK {
-            Duration::ZERO
-        } else {
-            took * PAUSES
+        .await;
+        let stored = found.map(|found| Arc::new(Self::of(at, found)));
+        let pause = match (&stored, began.elapsed()) {
+            (Err(_), took) => took.max(FAILED),
+            (Ok(_), took) if took < QUICK => Duration::ZERO,
+            (Ok(_), took) => took * PAUSES,
         };
-        *cache = Some((Arc::clone(&stored), Instant::now() + pause));
-        Ok(stored)
+        let last = stored.as_ref().map(Arc::clone);
+        *cache = Some(Last {
+            stored: last.map_err(|error| format!("{error}, a moment ago")),
+            until: Instant::now() + pause,
+        });
+        stored
     }
 
     fn of(at: Timestamp, found: StoredNow) -> Self {

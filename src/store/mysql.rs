@@ -15,7 +15,7 @@ use super::letters::{letter_row, span, statements_for_operators};
 use super::literal::{Filled, Style, push_hex};
 use super::migrate::{self, Version};
 use super::queries::{
-    counted, inserted, new_event, page_key, pending_row, required, statements_of_backend, text,
+    counted, inserted, page_key, parameters, pending_row, required, statements_of_backend, text,
 };
 use super::sql::{After, DeleteBatch, Dialect, UpdateClaimed};
 use super::*;
@@ -52,6 +52,11 @@ const VERSIONS: &[Version] = &[
         number: 4,
         name: "stats",
         sql: include_str!("../../migrations/mysql/0004_stats.sql"),
+    },
+    Version {
+        number: 6,
+        name: "count",
+        sql: include_str!("../../migrations/mysql/0006_count.sql"),
     },
 ];
 
@@ -116,7 +121,7 @@ fn begin(settings: &MySqlSettings, deadline: Instant) -> String {
     format!("{limits}; START TRANSACTION; SAVEPOINT tower_inbox")
 }
 
-new_event!(MySql);
+parameters!(MySql);
 pending_row!(sqlx::mysql::MySqlRow);
 letter_row!(sqlx::mysql::MySqlRow);
 

@@ -16,7 +16,7 @@ use super::letters::{letter_row, span, statements_for_operators};
 use super::migrate::{self, Version};
 use super::prepared::{self, Prepared};
 use super::queries::{
-    inserted, new_event, page_key, pending_row, required, statements_of_backend, text,
+    inserted, page_key, parameters, pending_row, required, statements_of_backend, text,
 };
 use super::sql::{After, DeleteBatch, Dialect, UpdateClaimed};
 use super::*;
@@ -55,6 +55,11 @@ const VERSIONS: &[Version] = &[
         number: 4,
         name: "stats",
         sql: include_str!("../../migrations/postgres/0004_stats.sql"),
+    },
+    Version {
+        number: 6,
+        name: "count",
+        sql: include_str!("../../migrations/postgres/0006_count.sql"),
     },
 ];
 
@@ -157,7 +162,7 @@ fn written(row: &sqlx::postgres::PgRow) -> Result<u64> {
     Ok((events + turns).unsigned_abs())
 }
 
-new_event!(Postgres);
+parameters!(Postgres);
 pending_row!(sqlx::postgres::PgRow);
 letter_row!(sqlx::postgres::PgRow);
 
@@ -418,14 +423,8 @@ impl Backend for Postgres {
                 .bind(next_of(place))
                 .bind(at)
         } else {
-            new_event(sql.insert_next.clone(), event, first.state)
-                .bind(next_of(place))
-                .bind(at)
-                .bind(place.stream.source)
-                .bind(place.stream.correlation_id)
-                .bind(place.generation)
-                .bind(place.sequence)
-                .bind(place.sequence + 1)
+            let insert = new_event(sql.insert_next.clone(), event, first.state);
+            step(insert, place, event.at)
         };
         let row = statement.persistent(sql.named).fetch_one(conn).await?;
         Ok(Inserted::rows(written(&row)?))

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::letters::{letter_row, span, statements_for_operators};
 use super::migrate::{self, Version};
 use super::queries::{
-    inserted, new_event, page_key, pending_row, required, statements_of_backend, text,
+    inserted, page_key, parameters, pending_row, required, statements_of_backend, text,
 };
 use super::sql::{After, DeleteBatch, Dialect, UpdateClaimed};
 use super::*;
@@ -52,6 +52,11 @@ const VERSIONS: &[Version] = &[
         number: 4,
         name: "stats",
         sql: include_str!("../../migrations/sqlite/0004_stats.sql"),
+    },
+    Version {
+        number: 6,
+        name: "count",
+        sql: include_str!("../../migrations/sqlite/0006_count.sql"),
     },
 ];
 
@@ -131,7 +136,7 @@ fn ticks(at: Instant) -> u64 {
     u64::try_from(at.saturating_duration_since(*START).as_micros()).unwrap_or(DISARMED)
 }
 
-new_event!(Sqlite);
+parameters!(Sqlite);
 pending_row!(sqlx::sqlite::SqliteRow);
 letter_row!(sqlx::sqlite::SqliteRow);
 
@@ -273,14 +278,8 @@ impl Backend for Sqlite {
         let begin = match turn {
             None => new_event(sql.begin_insert.clone(), event, first.state),
             Some(Turn { place, .. }) => {
-                new_event(sql.begin_insert_next.clone(), event, first.state)
-                    .bind(next_of(place))
-                    .bind(event.at.as_micros())
-                    .bind(place.stream.source)
-                    .bind(place.stream.correlation_id)
-                    .bind(place.generation)
-                    .bind(place.sequence)
-                    .bind(place.sequence + 1)
+                let insert = new_event(sql.begin_insert_next.clone(), event, first.state);
+                step(insert, place, event.at)
             }
         };
         let rows = begin.persistent(sql.named).fetch_all(conn).await?.len();

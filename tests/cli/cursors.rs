@@ -150,6 +150,13 @@ fn a_cursor_is_moved_on_and_begun_again(kind: Kind) {
         (&cursor["next"], &cursor["generation"]),
         (&json!(1), &json!(1))
     );
+    // This source takes no 0.
+    let zero = ["cursor", "reset", "crm", "acct", "--to", "0"];
+    let one = [&why[..], &["--first-sequence", "1"]].concat();
+    for more in [&why[..], &one, &["--dry-run"]] {
+        let zero = [&zero[..], more].concat();
+        world.run(&zero).is(2, "--first-sequence 0");
+    }
     let mut first = numbered("acct", 1);
     first["event_id"] = "evt_anew".into();
     assert_eq!(world.send(&first), 204);

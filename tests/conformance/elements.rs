@@ -9,10 +9,11 @@ use tower_inbox::verify::{Secret, Signer};
 use tower_inbox::{BuildErrorKind, Inbox, Source};
 
 use crate::db::TestDb;
-use crate::kit::{Call, SOURCE, World, now};
+use crate::kit::{Call, SOURCE, World, eventually, now};
 
 suite![
     each_new_element_is_applied_once,
+    an_element_that_another_process_has_applied_is_not_remembered,
     one_element_that_fails_undoes_all_of_them,
     one_element_that_is_refused_undoes_all_and_keeps_all,
     overlapping_requests_apply_each_element_once,
@@ -71,6 +72,30 @@ async fn each_new_element_is_applied_once<D: TestDb>(db: D) {
             .sum::<i64>(),
         3
     );
+}
+
+/// §2.4: only what its own transaction has applied.
+async fn an_element_that_another_process_has_applied_is_not_remembered<D: TestDb>(db: D) {
+    let start = || World::over(&db).source(|_| split()).remembering().start();
+    let (first, second) = (start().await, start().await);
+    first.post(batch(&["a"])).await.is_applied();
+    second.post(batch(&["a", "b"])).await.is_applied();
+    for _ in 0..3 {
+        let before = second.acquired();
+        second.post(batch(&["a", "b"])).await.is_duplicate();
+        assert!(
+            second.acquired() > before,
+            "it has not seen the commit of one"
+        );
+    }
+    let from_memory = async || {
+        let before = second.acquired();
+        second.post(batch(&["b"])).await.is_duplicate();
+        second.acquired() == before
+    };
+    // The worker may take a connection meanwhile.
+    eventually("it remembers its own", from_memory).await;
+    assert_eq!(second.applied().await, ["a", "b"]);
 }
 
 /// §4.1: the retry has a clean slate.

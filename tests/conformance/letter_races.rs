@@ -18,6 +18,7 @@ suite![
     a_redelivery_beside_the_purge_of_its_letter_is_applied_once,
     a_replay_beside_the_purge_of_its_letter_is_done_or_refused,
     a_purge_ends_at_the_first_letter_that_it_cannot_remove,
+    a_purge_that_fails_on_its_way_says_what_it_has_removed,
     a_letter_that_cannot_be_read_hides_no_other_from_the_purge,
     a_duplicate_whose_row_is_purged_before_its_look_up_is_a_duplicate,
     a_duplicate_that_looked_before_the_event_came_is_one_after_the_purge_too,
@@ -202,6 +203,29 @@ async fn a_purge_ends_at_the_first_letter_that_it_cannot_remove<D: TestDb>(db: D
     // The worker's own sweep may be at it as well.
     assert!(world.inbox.purge(SOURCE).await.expect("it is").letters <= 3);
     eventually("all are gone", async || world.in_state(3).await == 0).await;
+}
+
+/// §7.3, and TRAPS: "report rows removed".
+async fn a_purge_that_fails_on_its_way_says_what_it_has_removed<D: TestDb>(db: D) {
+    let tried = Arc::new(AtomicUsize::new(0));
+    let fails = move || tried.fetch_add(1, Ordering::Relaxed) == 1;
+    let world = three(&db, "opening", || sqlx::Error::WorkerCrashed, fails).await;
+    match world.inbox.purge(SOURCE).await {
+        Err(refused) => {
+            let told = refused.to_string();
+            assert!(
+                told.ends_with("; removed before that: dead letters 1"),
+                "{told}"
+            );
+        }
+        // The worker's first sweep was at it before, and has got the error.
+        Ok(purged) => assert!(purged.letters <= 2, "{purged:?}"),
+    }
+    eventually("the others go the next time", async || {
+        let _ = world.inbox.purge(SOURCE).await;
+        world.in_state(3).await == 0
+    })
+    .await;
 }
 
 /// §7.3, §1: a row of a newer version of the crate.

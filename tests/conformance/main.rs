@@ -41,6 +41,8 @@ mod drain;
 mod elements;
 mod erasure;
 mod exactly_once;
+#[cfg(feature = "failpoints")]
+mod expiry;
 mod faults;
 mod fence;
 #[cfg(feature = "failpoints")]

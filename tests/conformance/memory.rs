@@ -6,6 +6,7 @@ use crate::kit::{Call, Event, World};
 suite![
     the_memory_is_emptied_when_a_connection_breaks,
     only_commits_that_were_seen_to_succeed_are_remembered,
+    what_another_process_has_applied_is_looked_up_each_time,
     the_memory_knows_other_content,
     the_memory_is_bounded_and_what_it_forgot_is_still_a_duplicate,
 ];
@@ -76,6 +77,23 @@ async fn only_commits_that_were_seen_to_succeed_are_remembered<D: TestDb>(db: D)
         .await
         .is_parked(1);
     assert_eq!(world.applied().await, ["evt_503", "evt_422"]);
+}
+
+/// §2.4: a row that says applied is no commit that this process has seen succeed: whoever committed it may have seen it lost
+/// since. Whether the duplicate was found by a look or by its own transaction.
+async fn what_another_process_has_applied_is_looked_up_each_time<D: TestDb>(db: D) {
+    let start = || World::<D>::over(&db).remembering().start();
+    let (first, second) = (start().await, start().await);
+    for n in 0..4 {
+        let event = Event::new(&format!("evt_{n}"));
+        first.send(&event).await.is_applied();
+        assert!(is_remembered(&first, &event).await);
+        assert!(!is_remembered(&second, &event).await);
+        // One of its own, after which it does not look for the next.
+        let own = Event::new(&format!("evt_own_{n}"));
+        second.send(&own).await.is_applied();
+        assert!(is_remembered(&second, &own).await);
+    }
 }
 
 /// §2.4, §4.12: the fingerprint is part of what is remembered.

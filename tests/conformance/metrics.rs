@@ -223,6 +223,16 @@ async fn plain<D: TestDb>(db: &D) {
             .is_some()
     })
     .await;
+    // What is reconciled on demand alone is never overdue.
+    let interval = || {
+        let of_source = [("source", source.as_str())];
+        recording().value("inbox_reconciliation_interval_seconds", &of_source)
+    };
+    assert_eq!(interval(), None);
+    let often = Duration::from_secs(600);
+    let reconciler = world.inbox.reconciliation(&source).every(often, replays);
+    assert!(reconciler.after(0).await);
+    assert_eq!(interval(), Some(600.0));
     // A sweep that fails: its table is elsewhere.
     let mut conn = world.eyes.acquire().await.expect("a connection");
     let (from, to) = (name(db, "audit"), name(db, "elsewhere"));

@@ -20,6 +20,7 @@ suite![
     a_crash_is_for_operators_alone,
     a_crash_that_is_passed_or_has_lost_its_place_waits_for_nothing,
     an_event_without_a_place_is_discarded_and_stays_so,
+    a_stream_whose_first_event_is_discarded_goes_on_behind_it,
     an_actor_and_a_reason_are_demanded,
     every_verb_repeated_by_ten_tasks_in_two_processes_is_done_once,
     a_replay_raced_with_a_redelivery_applies_once,
@@ -337,6 +338,23 @@ async fn an_event_without_a_place_is_discarded_and_stays_so<D: TestDb>(db: D) {
     // Its content is compared all the same (§4.12).
     let other = world.send(&Event::new("evt_free").amount(9)).await;
     assert_eq!(other.status, 422);
+}
+
+/// §5.2, §5.15: its cursor went with the rollback of its run. Its source has begun to adopt what comes since, as one of which the
+/// command line knows the name alone: there is nothing to wait for.
+async fn a_stream_whose_first_event_is_discarded_goes_on_behind_it<D: TestDb>(db: D) {
+    let world = World::<D>::over(&db).answers(|_| 422).start().await;
+    world.send(&numbered("acct", 1)).await.is(422, "rejected");
+    assert_eq!(world.number("SELECT COUNT(*) FROM {p}cursor").await, 0);
+    world.stop().await;
+    let world = World::<D>::over(&db)
+        .source(|source| source.adopt_first_sequence(Duration::from_secs(3_600)))
+        .start()
+        .await;
+    let ada = ada(&world);
+    let discarded = ada.discard(SOURCE, "evt_acct_1", "not ours").await;
+    assert!(discarded.unwrap());
+    world.send(&numbered("acct", 2)).await.is_applied();
 }
 
 /// §5.15

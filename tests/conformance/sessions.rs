@@ -244,6 +244,7 @@ async fn an_event_is_applied_although_its_session_has_lost_what_was_prepared() {
         let [prepared, forget] = [PREPARED, FORGET].map(|sql| sql.replace("{p}", db.prefix()));
         let world = World::over(&db)
             .pool(db.pool(PoolOptions::new().max_connections(5)).await)
+            .keeping_connections()
             .handler(move |mut call: crate::kit::Call<PostgresDb>| {
                 let sight = sight.clone();
                 let (prepared, forget) = (prepared.clone(), forget.clone());

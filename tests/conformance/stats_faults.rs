@@ -1,6 +1,6 @@
 //! §8: whatever fails while counts are written, each is added once.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ suite![
     a_database_that_takes_no_writes_tells_what_it_has,
     a_process_whose_clock_is_ahead_removes_nobodys_counts,
     whoever_rests_for_long_while_it_counts_rows_keeps_its_lease,
+    a_delivery_that_ends_abnormally_is_counted_as_failed,
+    a_look_that_has_failed_is_not_made_again_by_everybody,
 ];
 
 /// The point at which the database is gone once, when it is armed.
@@ -177,6 +179,78 @@ async fn whoever_rests_for_long_while_it_counts_rows_keeps_its_lease<D: TestDb>(
         let lease = "SELECT COALESCE(MAX(lease_until), 0) FROM {p}row_count WHERE source = ''";
         let left = world.number(lease).await - now().as_micros();
         left > Duration::from_secs(60 + 25).as_micros() as i64
+    })
+    .await;
+}
+
+/// §8: what panics is the inbox's own, outside of its handler; its producer has a 500 all the same, with or without a client
+/// that waits for it.
+async fn a_delivery_that_ends_abnormally_is_counted_as_failed<D: TestDb>(db: D) {
+    let armed = Arc::new(AtomicBool::new(false));
+    let panics = Arc::clone(&armed);
+    let points = FailPoints::new(move |name| {
+        assert!(
+            name != "settled" || !panics.swap(false, Ordering::Relaxed),
+            "in a test"
+        );
+        async { Ok(()) }
+    });
+    let world = World::<D>::over(&db)
+        .inbox(move |inbox| inbox.fail_points(points))
+        .start()
+        .await;
+    armed.store(true, Ordering::Relaxed);
+    world.send(&Event::new("evt_1")).await.is(500, "failed");
+    let failed = async || {
+        let stats = world.inbox.stats().await.ok()?;
+        let counts = stats.sources.into_iter().next()?.counts;
+        assert!(counts.last_5xx.is_some() == (counts.failed > 0));
+        Some((counts.total, counts.delivered, counts.failed))
+    };
+    assert_eq!(failed().await, Some((1, 0, 1)));
+    // Its commit was done.
+    world.send(&Event::new("evt_1")).await.is_duplicate();
+    assert_eq!(failed().await, Some((2, 0, 1)));
+}
+
+/// §8, and TRAPS: "a sweep that hot-loops while the database is away": who asks shortly after a failure gets that.
+async fn a_look_that_has_failed_is_not_made_again_by_everybody<D: TestDb>(db: D) {
+    let (away, looks) = (
+        Arc::new(AtomicBool::new(true)),
+        Arc::new(AtomicUsize::new(0)),
+    );
+    let (is_away, counted) = (Arc::clone(&away), Arc::clone(&looks));
+    let points = FailPoints::new(move |name| {
+        let failed = name == "store.stored_now" && is_away.load(Ordering::Relaxed);
+        counted.fetch_add(usize::from(failed), Ordering::Relaxed);
+        async move {
+            if failed {
+                // As one that is away, and says so after a while.
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                return Err(sqlx::Error::WorkerCrashed);
+            }
+            Ok(())
+        }
+    });
+    let world = World::<D>::over(&db)
+        .inbox(move |inbox| inbox.fail_points(points))
+        .start()
+        .await;
+    let mut asked = Vec::new();
+    for _ in 0..20 {
+        let inbox = world.inbox.clone();
+        asked.push(tokio::spawn(async move { inbox.stats().await }));
+    }
+    for stats in asked {
+        let error = stats.await.unwrap().expect_err("it is away");
+        assert_eq!(error.kind(), tower_inbox::OperatorErrorKind::Database);
+    }
+    // On a machine that takes seconds to come to all of them, one more or two.
+    let looks = looks.load(Ordering::Relaxed);
+    assert!((1..10).contains(&looks), "{looks}");
+    away.store(false, Ordering::Relaxed);
+    eventually("it is asked again", async || {
+        world.inbox.stats().await.is_ok()
     })
     .await;
 }

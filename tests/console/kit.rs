@@ -196,6 +196,13 @@ pub(crate) struct Answer {
 }
 
 impl Visitor {
+    /// The name of his session's cookie: `inbox_console_` and what tells this console from others of its host.
+    pub(crate) fn session(&self) -> String {
+        let is_one = |name: &&String| name.starts_with("inbox_console_") && !name.contains("said");
+        let name = self.cookies.keys().find(is_one);
+        name.expect("he is signed in").clone()
+    }
+
     /// Of a console that is elsewhere.
     pub(crate) fn of(app: Router, base: &str) -> Self {
         Self {

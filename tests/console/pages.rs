@@ -34,6 +34,40 @@ async fn the_overview_says_what_waits_and_what_is_dead() {
     assert_eq!(stats["sources"][0]["gaps"], 1);
 }
 
+/// Tenants may be thousands.
+#[tokio::test]
+async fn the_statistics_of_many_sources_come_in_pages() {
+    let world = World::new().await;
+    let many = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 1199)
+        INSERT INTO tower_inbox_stats (source, event_type, slot, total)
+            SELECT printf('tenant_%04d', i), '', (unixepoch() / 3600) * 3600000000, 1 FROM n";
+    world.db.execute(many).await;
+    let mut ada = world.ada().await;
+    let (mut names, mut path) = (Vec::new(), "/api/stats".to_owned());
+    loop {
+        let page = ada.get(&path).await;
+        let page: serde_json::Value =
+            serde_json::from_str(&page.is(StatusCode::OK).body).expect("JSON");
+        let sources = page["sources"].as_array().expect("an array");
+        assert!(sources.len() <= 500, "{}", sources.len());
+        let name =
+            |source: &serde_json::Value| source["source"].as_str().expect("a name").to_owned();
+        names.extend(sources.iter().map(name));
+        match page["next"].as_str() {
+            Some(next) => path = format!("/api/stats?after={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(names.len(), 1_201);
+    assert!(names.is_sorted_by(|a, b| a < b));
+    for (name, there) in [("tenant_0700", 1), ("tenant_07", 0)] {
+        let one = ada.get(&format!("/api/stats?source={name}")).await;
+        let one: serde_json::Value = serde_json::from_str(&one.body).expect("JSON");
+        assert_eq!(one["sources"].as_array().expect("an array").len(), there);
+        assert!(one["next"].is_null());
+    }
+}
+
 #[tokio::test]
 async fn a_stream_is_drawn_with_its_gap_and_what_waits_behind_it() {
     let world = World::new().await;

@@ -112,16 +112,9 @@ macro_rules! members_on_postgres {
             member: &Member<'_>,
         ) -> Result<bool> {
             $crate::fail::point!(sql, "store.mark_member");
-            let (place, key) = (&member.place, member.key);
-            let row = sqlx::query(sql.mark_member_by_transaction.clone())
-                .persistent(sql.named)
-                .bind(place.sequence + 1)
-                .bind(member.at.as_micros())
-                .bind(place.stream.source)
-                .bind(place.stream.correlation_id)
-                .bind(place.generation)
-                .bind(place.sequence)
-                .bind(place.sequence + 1)
+            let key = member.key;
+            let mark = sqlx::query(sql.mark_member_by_transaction.clone()).persistent(sql.named);
+            let row = step(mark, &member.place, member.at)
                 .bind(member.transaction)
                 .bind(member.at.as_micros())
                 .bind(key.source)
@@ -223,17 +216,10 @@ macro_rules! members_on_sqlite {
             member: &Member<'_>,
         ) -> Result<bool> {
             $crate::fail::point!(sql, "store.mark_member");
-            let (place, key) = (&member.place, member.key);
+            let key = member.key;
             // The driver gives each statement as many values as it takes, and goes no further than one that fails.
-            let rows = sqlx::query(sql.mark_member_by_savepoint.clone())
-                .persistent(sql.named)
-                .bind(place.sequence + 1)
-                .bind(member.at.as_micros())
-                .bind(place.stream.source)
-                .bind(place.stream.correlation_id)
-                .bind(place.generation)
-                .bind(place.sequence)
-                .bind(place.sequence + 1)
+            let mark = sqlx::query(sql.mark_member_by_savepoint.clone()).persistent(sql.named);
+            let rows = step(mark, &member.place, member.at)
                 .bind(member.at.as_micros())
                 .bind(key.source)
                 .bind(key.event_id)

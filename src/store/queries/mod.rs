@@ -36,15 +36,14 @@ macro_rules! statements_of_backend {
 
 pub(crate) use statements_of_backend;
 
-/// Rows that several statements have. A macro's, since what a driver's row decodes to cannot be said in general.
-macro_rules! new_event {
+/// Parameters that several statements have. A macro's, since what a driver's query takes cannot be said in general.
+macro_rules! parameters {
     ($database:ty) => {
+        type Query<'q> =
+            sqlx::query::Query<'q, $database, <$database as sqlx::Database>::Arguments>;
+
         /// A statement whose first parameters are a new event's columns.
-        fn new_event<'q>(
-            statement: SqlStr,
-            event: &'q NewEvent<'_>,
-            state: State,
-        ) -> sqlx::query::Query<'q, $database, <$database as sqlx::Database>::Arguments> {
+        fn new_event<'q>(statement: SqlStr, event: &'q NewEvent<'_>, state: State) -> Query<'q> {
             sqlx::query(statement)
                 .bind(event.key.source)
                 .bind(event.key.event_id)
@@ -59,13 +58,45 @@ macro_rules! new_event {
                 .bind(event.at.as_micros())
                 .bind(event.at.as_micros())
         }
+
+        /// The next parameters are those of a cursor's step.
+        fn step<'q>(query: Query<'q>, place: &'q Place<'_>, at: Timestamp) -> Query<'q> {
+            query
+                .bind(next_of(place))
+                .bind(at.as_micros())
+                .bind(place.stream.source)
+                .bind(place.stream.correlation_id)
+                .bind(place.generation)
+                .bind(place.sequence)
+                .bind(place.sequence + 1)
+        }
+
+        /// Changes a row, or puts it in if there is none that is to be changed. False: somebody else's is there.
+        async fn update_or_insert(
+            conn: &mut <$database as sqlx::Database>::Connection,
+            update: Query<'_>,
+            insert: Query<'_>,
+        ) -> Result<bool> {
+            if update.execute(&mut *conn).await?.rows_affected() > 0 {
+                return Ok(true);
+            }
+            let done = insert.execute(conn).await;
+            inserted(done.map(|done| done.rows_affected()))
+        }
     };
 }
 
-pub(crate) use new_event;
+pub(crate) use parameters;
 
+/// Rows that several statements have. A macro's for the same reason.
 macro_rules! pending_row {
     ($row:ty) => {
+        /// A name, and when something was last so of it.
+        fn named_time(row: &$row) -> Result<(String, Timestamp)> {
+            let at = Timestamp::from_micros(row.try_get(1)?);
+            Ok((required(text(row, 0)?)?, at))
+        }
+
         /// Three columns from `at` on, as the statements with answers have them.
         fn kept_answer(row: &$row, at: usize) -> Result<Option<Arc<Kept>>> {
             let Some(status) = row.try_get::<Option<i64>, _>(at)? else {

@@ -11,12 +11,7 @@ macro_rules! statements_of_outside {
                 .persistent(sql.named)
                 .fetch_all(conn)
                 .await?;
-            rows.iter()
-                .map(|row| {
-                    let at = Timestamp::from_micros(row.try_get(1)?);
-                    Ok((required(text(row, 0)?)?, at))
-                })
-                .collect()
+            rows.iter().map(named_time).collect()
         }
 
         async fn reconciliations(conn: &mut Self::Connection, sql: &Sql) -> Result<Vec<ListRow>> {

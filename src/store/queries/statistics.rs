@@ -10,25 +10,18 @@ macro_rules! statements_of_statistics {
             at: Timestamp,
         ) -> Result<bool> {
             $crate::fail::point!(sql, "store.claim_flush");
-            let done = sqlx::query(sql.claim_flush.clone())
+            let update = sqlx::query(sql.claim_flush.clone())
                 .persistent(sql.named)
                 .bind(batch)
                 .bind(at.as_micros())
                 .bind(owner)
-                .bind(batch)
-                .execute(&mut *conn)
-                .await?;
-            if done.rows_affected() > 0 {
-                return Ok(true);
-            }
-            let done = sqlx::query(sql.first_flush.clone())
+                .bind(batch);
+            let insert = sqlx::query(sql.first_flush.clone())
                 .persistent(sql.named)
                 .bind(owner)
                 .bind(batch)
-                .bind(at.as_micros())
-                .execute(conn)
-                .await;
-            inserted(done.map(|done| done.rows_affected()))
+                .bind(at.as_micros());
+            update_or_insert(conn, update, insert).await
         }
 
         async fn add_stats(
@@ -54,15 +47,10 @@ macro_rules! statements_of_statistics {
                 for bucket in more.handler {
                     add = add.bind(bucket);
                 }
-                let done = add
+                let add = add
                     .bind(key.source)
                     .bind(key.event_type)
-                    .bind(key.slot.as_micros())
-                    .execute(&mut *conn)
-                    .await?;
-                if done.rows_affected() > 0 {
-                    return Ok(());
-                }
+                    .bind(key.slot.as_micros());
                 let mut insert = sqlx::query(sql.insert_stats.clone())
                     .persistent(sql.named)
                     .bind(key.source)
@@ -79,8 +67,7 @@ macro_rules! statements_of_statistics {
                 for bucket in more.handler {
                     insert = insert.bind(bucket);
                 }
-                let done = insert.execute(&mut *conn).await;
-                if inserted(done.map(|done| done.rows_affected()))? {
+                if update_or_insert(conn, add, insert).await? {
                     return Ok(());
                 }
             }
@@ -202,26 +189,19 @@ macro_rules! statements_of_statistics {
             at: Timestamp,
         ) -> Result<()> {
             $crate::fail::point!(sql, "store.use_secret");
-            let done = sqlx::query(sql.use_secret.clone())
+            let update = sqlx::query(sql.use_secret.clone())
                 .persistent(sql.named)
                 .bind(at.as_micros())
                 .bind(source)
                 .bind(label)
-                .bind(at.as_micros())
-                .execute(&mut *conn)
-                .await?;
-            if done.rows_affected() > 0 {
-                return Ok(());
-            }
+                .bind(at.as_micros());
             // It is not known yet, or another process has seen a later one.
-            let done = sqlx::query(sql.first_use.clone())
+            let insert = sqlx::query(sql.first_use.clone())
                 .persistent(sql.named)
                 .bind(source)
                 .bind(label)
-                .bind(at.as_micros())
-                .execute(conn)
-                .await;
-            inserted(done.map(|done| done.rows_affected())).map(drop)
+                .bind(at.as_micros());
+            update_or_insert(conn, update, insert).await.map(drop)
         }
 
         async fn secret_uses(conn: &mut Self::Connection, sql: &Sql) -> Result<Vec<SecretUsed>> {
@@ -295,12 +275,7 @@ macro_rules! statements_of_statistics {
                 .persistent(sql.named)
                 .fetch_all(conn)
                 .await?;
-            rows.iter()
-                .map(|row| {
-                    let at = Timestamp::from_micros(row.try_get(1)?);
-                    Ok((required(text(row, 0)?)?, at))
-                })
-                .collect()
+            rows.iter().map(named_time).collect()
         }
 
         async fn take_row_count(
@@ -311,25 +286,18 @@ macro_rules! statements_of_statistics {
             until: Timestamp,
         ) -> Result<bool> {
             $crate::fail::point!(sql, "store.take_row_count");
-            let done = sqlx::query(sql.take_row_count.clone())
+            let update = sqlx::query(sql.take_row_count.clone())
                 .persistent(sql.named)
                 .bind(owner)
                 .bind(until.as_micros())
                 .bind(owner)
-                .bind(now.as_micros())
-                .execute(&mut *conn)
-                .await?;
-            if done.rows_affected() > 0 {
-                return Ok(true);
-            }
-            let done = sqlx::query(sql.open_row_count.clone())
+                .bind(now.as_micros());
+            let insert = sqlx::query(sql.open_row_count.clone())
                 .persistent(sql.named)
                 .bind("")
                 .bind(owner)
-                .bind(until.as_micros())
-                .execute(conn)
-                .await;
-            inserted(done.map(|done| done.rows_affected()))
+                .bind(until.as_micros());
+            update_or_insert(conn, update, insert).await
         }
 
         async fn count_rows(
@@ -357,24 +325,17 @@ macro_rules! statements_of_statistics {
             at: Timestamp,
         ) -> Result<()> {
             $crate::fail::point!(sql, "store.save_row_count");
-            let done = sqlx::query(sql.save_row_count.clone())
+            let update = sqlx::query(sql.save_row_count.clone())
                 .persistent(sql.named)
                 .bind(rows)
                 .bind(at.as_micros())
-                .bind(source)
-                .execute(&mut *conn)
-                .await?;
-            if done.rows_affected() > 0 {
-                return Ok(());
-            }
-            let done = sqlx::query(sql.first_row_count.clone())
+                .bind(source);
+            let insert = sqlx::query(sql.first_row_count.clone())
                 .persistent(sql.named)
                 .bind(source)
                 .bind(rows)
-                .bind(at.as_micros())
-                .execute(conn)
-                .await;
-            inserted(done.map(|done| done.rows_affected())).map(drop)
+                .bind(at.as_micros());
+            update_or_insert(conn, update, insert).await.map(drop)
         }
 
         async fn row_counts(conn: &mut Self::Connection, sql: &Sql) -> Result<Vec<RowCount>> {

@@ -9,18 +9,8 @@ macro_rules! statements_of_streams {
             at: Timestamp,
         ) -> Result<bool> {
             $crate::fail::point!(sql, "store.advance_cursor");
-            let step = i64::from(!broken::is(Variant::CursorLeftBehind));
-            let done = sqlx::query(sql.advance_cursor.clone())
-                .persistent(sql.named)
-                .bind(place.sequence + step)
-                .bind(at.as_micros())
-                .bind(place.stream.source)
-                .bind(place.stream.correlation_id)
-                .bind(place.generation)
-                .bind(place.sequence)
-                .bind(place.sequence + 1)
-                .execute(conn)
-                .await?;
+            let advance = sqlx::query(sql.advance_cursor.clone()).persistent(sql.named);
+            let done = step(advance, place, at).execute(conn).await?;
             Ok(done.rows_affected() == 1)
         }
 

@@ -156,9 +156,15 @@ impl<D: TestDb> Setup<D> {
         self.inbox(|inbox| inbox.remembered(1_000))
     }
 
-    /// Connections stay with the inbox whatever the levers are.
+    /// Connections stay with the inbox, whatever the levers are, and for longer than a busy machine needs between two
+    /// deliveries: for what is only seen on one that has stayed.
     pub(crate) fn keeping_connections(self) -> Self {
-        self.inbox(|inbox| inbox.keep_connections(usize::MAX))
+        self.inbox(|inbox| {
+            let inbox = inbox.keep_connections(usize::MAX);
+            #[cfg(feature = "failpoints")]
+            let inbox = inbox.keep_connections_long();
+            inbox
+        })
     }
 
     /// Whatever the levers are: the handler is run as often as the attempts say, and not once more in a batch that is undone.

@@ -70,6 +70,8 @@ pub(super) async fn world<D: Walked>(
 ) -> World<D> {
     let mut setup = (scene.setup)(World::<D>::over(db), stage)
         .connections(3)
+        // Some points are passed on a connection that has stayed alone.
+        .keeping_connections()
         .inbox(|inbox| inbox.poll_every(Duration::from_millis(100)));
     if let Some(hook) = hook {
         let points = hook.points();

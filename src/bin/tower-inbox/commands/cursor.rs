@@ -7,9 +7,9 @@ use sqlx::Pool;
 use tower_inbox::Backend;
 use tower_inbox::operator::{Operator, Seen};
 
-use super::Office;
 use super::skip::{OnStream, moved_shown, sequence, stored, stored_text, would};
 use super::stream::{info_json, objection, seen, seen_json, stands};
+use super::{First, Office};
 use crate::cli::{Global, Why};
 use crate::confirm::Confirmation;
 use crate::failure::Failure;
@@ -60,11 +60,26 @@ struct Move {
     confirmation: Confirmation,
 }
 
+impl Move {
+    /// A source that begins at 1 answers a 0 with 400: its stream would wait for ever.
+    fn takes_its_first(&self) -> Result<(), Failure> {
+        match (self.to, self.on.first_sequence) {
+            (0, None | Some(First::One)) => Err(Failure::usage(
+                "only a source whose streams begin at 0, or where they stand, takes a sequence 0: if this one does, say so, by \
+                 --first-sequence 0 or adopt",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Given {
     pub(crate) fn check(&self) -> Result<(), Failure> {
         match &self.command {
             Command::Show { .. } => Ok(()),
-            Command::FastForward(given) | Command::Reset(given) => {
+            Command::FastForward(given) => given.confirmation.can_be_given(),
+            Command::Reset(given) => {
+                given.takes_its_first()?;
                 given.confirmation.can_be_given()
             }
         }

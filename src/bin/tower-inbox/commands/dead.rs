@@ -74,7 +74,7 @@ struct Discard {
     #[command(flatten)]
     which: Which,
     /// Where the streams of its source begin, for a first event of which nothing else is known
-    #[arg(long, value_enum, default_value = "1")]
+    #[arg(long, value_enum, default_value = "adopt")]
     first_sequence: First,
     #[command(flatten)]
     many: Many,
