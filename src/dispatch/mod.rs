@@ -20,6 +20,7 @@ mod retry;
 mod room;
 mod seen;
 mod settle;
+mod try_now;
 mod verbs;
 
 use std::future::Future;
@@ -58,6 +59,7 @@ use open::Open;
 pub(crate) use own::{Ended, Own, own};
 pub(crate) use release::Release;
 use retry::Tries;
+pub(crate) use try_now::TryNow;
 pub(crate) use verbs::{Change, Discard, Heal, Never, Replay, Reset};
 
 /// Whatever an inner service reports as its error.
@@ -526,6 +528,7 @@ impl<DB: Backend> Job<'_, DB> {
         let entry = Audit {
             at: self.shared.clock.now(),
             key: self.key(),
+            correlation_id: self.envelope.correlation_id.as_ref().map(|id| id.as_str()),
             action,
             actor: "inbox",
             detail: "",

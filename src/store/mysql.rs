@@ -53,6 +53,11 @@ const VERSIONS: &[Version] = &[
         name: "stats",
         sql: include_str!("../../migrations/mysql/0004_stats.sql"),
     },
+    Version {
+        number: 5,
+        name: "audit",
+        sql: include_str!("../../migrations/mysql/0005_audit.sql"),
+    },
 ];
 
 /// What the start-up check found.

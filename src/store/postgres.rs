@@ -56,6 +56,11 @@ const VERSIONS: &[Version] = &[
         name: "stats",
         sql: include_str!("../../migrations/postgres/0004_stats.sql"),
     },
+    Version {
+        number: 5,
+        name: "audit",
+        sql: include_str!("../../migrations/postgres/0005_audit.sql"),
+    },
 ];
 
 const SWEEP: &str = "DEALLOCATE ALL";

@@ -53,6 +53,11 @@ const VERSIONS: &[Version] = &[
         name: "stats",
         sql: include_str!("../../migrations/sqlite/0004_stats.sql"),
     },
+    Version {
+        number: 5,
+        name: "audit",
+        sql: include_str!("../../migrations/sqlite/0005_audit.sql"),
+    },
 ];
 
 /// Connection options that keep the contract: WAL, synchronous FULL, a busy timeout of 5 s.

@@ -109,6 +109,7 @@ mod stats;
 mod stats_faults;
 mod stored_answers;
 mod tenants;
+mod try_now;
 mod verdicts;
 mod views;
 mod wake;
