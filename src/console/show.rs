@@ -84,16 +84,6 @@ pub(super) fn count(number: impl Into<i128>) -> String {
     text
 }
 
-/// A share of 1.
-pub(super) fn percent(share: Option<f64>) -> String {
-    match share {
-        None => "–".into(),
-        // Never a hundred while there is one that is not.
-        Some(share) if share < 1.0 => format!("{:.1} %", (share * 1_000.0).floor() / 10.0),
-        Some(_) => "100 %".into(),
-    }
-}
-
 pub(super) fn seconds(seconds: Option<f64>) -> String {
     match seconds {
         None => "–".into(),
@@ -320,12 +310,5 @@ mod tests {
         ] {
             assert_eq!(count(number), text);
         }
-    }
-
-    #[test]
-    fn a_success_rate_is_a_hundred_only_if_all_succeeded() {
-        assert_eq!(percent(Some(0.999_99)), "99.9 %");
-        assert_eq!(percent(Some(1.0)), "100 %");
-        assert_eq!(percent(None), "–");
     }
 }
