@@ -61,11 +61,15 @@ struct Move {
 }
 
 impl Given {
-    pub(crate) fn check(&self) -> Result<(), Failure> {
+    pub(crate) fn check(&self, global: &Global) -> Result<(), Failure> {
         match &self.command {
             Command::Show { .. } => Ok(()),
             Command::FastForward(given) | Command::Reset(given) => {
-                given.confirmation.can_be_given()
+                let dry_run = given.confirmation.dry_run;
+                Failure::all_of([
+                    given.why.check(global, dry_run),
+                    given.confirmation.can_be_given(),
+                ])
             }
         }
     }
