@@ -33,9 +33,11 @@ pub(super) async fn after_a_skip<DB: Backend>(
         false => caller.operator.stream(source, id, Some(next), READ).await?,
     };
     let Some(view) = view else {
-        return Ok(ahead(info, next, &[], false));
+        return Ok(ahead(info, next, &[], false, true));
     };
-    Ok(ahead(info, next, &view.events, view.more))
+    let state = caller.inbox().shared.find_source(source).await;
+    let revives = state.is_none_or(|state| state.revives_gaps());
+    Ok(ahead(info, next, &view.events, view.more, revives))
 }
 
 /// It passes what is skipped already, as it passes these.
@@ -55,7 +57,8 @@ fn past_ranges(info: &StreamInfo, mut next: i64) -> i64 {
     next
 }
 
-fn ahead(info: &StreamInfo, next: i64, stored: &[StreamEvent], more: bool) -> Ahead {
+/// What was given up for a gap comes back by itself, unless its source does not want that.
+fn ahead(info: &StreamInfo, next: i64, stored: &[StreamEvent], more: bool, revives: bool) -> Ahead {
     let (mut due, mut held, mut at) = (Vec::new(), None, next);
     let mut to_the_end = true;
     for event in stored {
@@ -67,17 +70,18 @@ fn ahead(info: &StreamInfo, next: i64, stored: &[StreamEvent], more: bool) -> Ah
             to_the_end = false;
             break;
         }
-        match event.reason {
-            None | Some(Reason::Gap) => {
-                due.push(event.clone());
-                at = past_ranges(info, at.saturating_add(1));
-            }
-            Some(_) => {
-                held = Some(event.clone());
-                to_the_end = false;
-                break;
-            }
+        let is_due = match event.reason {
+            None => true,
+            Some(Reason::Gap) => revives,
+            Some(_) => false,
+        };
+        if !is_due {
+            held = Some(event.clone());
+            to_the_end = false;
+            break;
         }
+        due.push(event.clone());
+        at = past_ranges(info, at.saturating_add(1));
     }
     Ahead {
         next,
@@ -143,13 +147,16 @@ mod tests {
             event(11, None),
         ];
         let numbers = |ahead: &Ahead| ahead.due.iter().map(|e| e.sequence).collect::<Vec<_>>();
-        let with_a_hole = ahead(&info(3, &[]), 6, &stored, true);
+        let with_a_hole = ahead(&info(3, &[]), 6, &stored, true, true);
         assert_eq!(numbers(&with_a_hole), [6, 7]);
         assert!(with_a_hole.held.is_none() && !with_a_hole.more);
-        let passed = ahead(&info(3, &[(8, 8)]), 6, &stored, false);
+        let passed = ahead(&info(3, &[(8, 8)]), 6, &stored, false, true);
         assert_eq!(numbers(&passed), [6, 7, 9]);
         assert_eq!(passed.held.map(|event| event.sequence), Some(10));
-        let cut = ahead(&info(3, &[]), 6, &stored[..2], true);
+        let cut = ahead(&info(3, &[]), 6, &stored[..2], true, true);
         assert!(cut.more && cut.due.len() == 2);
+        let given_up = ahead(&info(3, &[]), 6, &stored, false, false);
+        assert_eq!(numbers(&given_up), [6]);
+        assert_eq!(given_up.held.map(|event| event.sequence), Some(7));
     }
 }
