@@ -283,7 +283,7 @@ fn row<DB: Backend>(caller: &Caller<DB>, letter: &Letter) -> Vec<Markup> {
         show::ago(caller.now, letter.decided_at),
         html! {
             @if let Some(status) = letter.last_status { (status) " " }
-            @if let Some(error) = &letter.last_error { (show::text(error)) }
+            @if let Some(error) = &letter.last_error { (show::brief(error)) }
             @if letter.attempts > 0 { " " span.quiet { (show::counted(letter.attempts, "attempt", "attempts")) } }
         },
     ]

@@ -12,6 +12,15 @@ pub(super) fn text(text: &str) -> Markup {
     html! { bdi.text { (visible(text, is_hidden)) } }
 }
 
+/// Its beginning, where many are listed: the whole of it is on a page of its own.
+pub(super) fn brief(long: &str) -> Markup {
+    const SHOWN: usize = 160;
+    match long.char_indices().nth(SHOWN) {
+        None => text(long),
+        Some((end, _)) => html! { (text(&long[..end])) "…" },
+    }
+}
+
 /// The same of lines, such as a body has.
 pub(super) fn lines(text: &str) -> Markup {
     visible(text, |character| {

@@ -224,7 +224,7 @@ pub(super) fn events<DB: Backend>(
                 html! { (show::count(event.attempts)) },
                 html! {
                     @if let Some(status) = event.last_status { (status) " " }
-                    @if let Some(error) = &event.last_error { (show::text(error)) }
+                    @if let Some(error) = &event.last_error { (show::brief(error)) }
                 },
                 html! {
                     @if event.reason.is_none() && event.not_before > caller.now { (show::ago(caller.now, event.not_before)) }

@@ -22,6 +22,7 @@ mod seen;
 mod settle;
 mod try_now;
 mod verbs;
+mod words;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -61,6 +62,8 @@ pub(crate) use release::Release;
 use retry::Tries;
 pub(crate) use try_now::TryNow;
 pub(crate) use verbs::{Change, Discard, Heal, Never, Replay, Reset};
+use words::Refusal;
+pub(crate) use words::words;
 
 /// Whatever an inner service reports as its error.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -139,9 +142,6 @@ impl<R> Settled<R> {
         }
     }
 }
-
-/// What the dead letter of a handler's own verdict says; its status is beside it.
-const VERDICT: &str = "the handler's verdict on it";
 
 /// Why a transaction did not get to its end.
 pub(crate) enum Stop {
@@ -498,7 +498,7 @@ impl<DB: Backend> Job<'_, DB> {
     fn pending<'a>(
         &'a self,
         reason: Option<Reason>,
-        status: Option<StatusCode>,
+        verdict: Option<&'a Refusal>,
         request: &'a StoredRequest,
     ) -> NewPending<'a> {
         let event = self.new_event();
@@ -508,10 +508,10 @@ impl<DB: Backend> Job<'_, DB> {
             generation: event.generation,
             sequence: event.sequence,
             reason,
-            attempts: i64::from(status.is_some()),
-            last_status: status.map(|status| i64::from(status.as_u16())),
+            attempts: i64::from(verdict.is_some()),
+            last_status: verdict.map(|verdict| i64::from(verdict.status.as_u16())),
             not_before: AT_ONCE,
-            last_error: status.map(|_| VERDICT),
+            last_error: verdict.map(|verdict| &*verdict.words),
             at: event.at,
             request,
         }

@@ -426,7 +426,7 @@ statements! {
     purge_audit = "DELETE FROM {p}audit WHERE id IN (SELECT id FROM (
             SELECT id, at FROM {p}audit ORDER BY id LIMIT ?) AS oldest WHERE at < ?)";
     // Not of what waits: it could not be applied without them. A flag before each value says whether any will do.
-    erase_pending = "UPDATE {p}pending SET headers = ?, body = ?, uri = '/', bytes = 0
+    erase_pending = "UPDATE {p}pending SET headers = ?, body = ?, uri = '/', bytes = 0, last_error = NULL
         WHERE source = ? AND (? = 1 OR event_id = ?) AND (? = 1 OR correlation_id = ?) AND parked_at < ?
             AND reason > 1 AND LENGTH(body) + LENGTH(headers) > 0";
     erase_answers = "UPDATE {p}answer SET headers = ?, body = NULL

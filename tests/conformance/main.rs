@@ -41,6 +41,7 @@ mod drain;
 mod elements;
 mod erasure;
 mod exactly_once;
+mod failure_answers;
 mod faults;
 mod fence;
 #[cfg(feature = "failpoints")]
