@@ -55,6 +55,7 @@ async fn told<D: TestDb>(world: &World<D>, id: &str) -> (State, i64, String) {
     (letter.state, letter.attempts, words)
 }
 
+/// §5.5: the status, and that it was the handler's.
 async fn unless_a_source_wants_them_no_words_of_an_answer_are_kept<D: TestDb>(db: D) {
     let world = talking(&db)
         .source(|source| source.backoff([HOUR]))
@@ -173,6 +174,7 @@ async fn words_go_with_the_request_that_they_are_about<D: TestDb>(db: D) {
     );
 }
 
+/// §4.13, (elements)
 async fn of_a_request_with_several_events_each_dead_letter_has_the_words<D: TestDb>(db: D) {
     let world = talking(&db)
         .source(|_| elements::split().keep_failure_answers(10))
