@@ -151,6 +151,9 @@ pub enum OperatorErrorKind {
     Closed,
     /// The stream has not begun: it waits for its lowest sequence to settle.
     NotBegun,
+    /// The event is a dead letter, and nobody tries it by himself:
+    /// [`Operator::replay`](crate::Operator::replay) puts it back.
+    Dead,
 }
 
 impl OperatorError {
@@ -208,6 +211,7 @@ impl OperatorError {
             Kind::Fenced => "it is held by the fence: `release_fenced`",
             Kind::Closed => "it is discarded or superseded",
             Kind::NotBegun => "its stream has not begun yet",
+            Kind::Dead => "it is a dead letter: `replay` puts it back",
         };
         Self::new(kind, message)
     }

@@ -87,6 +87,7 @@ const POINTS: &[&str] = &[
     "store.record_attempt",
     "store.release_pending",
     "store.keep_body",
+    "store.hasten",
     "store.requeue",
     "store.put_off",
     "store.expired",

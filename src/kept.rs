@@ -24,7 +24,20 @@ pub struct Kept {
 
 /// Asks an inner service's adapter to read the answer's body whole.
 #[derive(Clone, Copy)]
-pub(crate) struct Collect;
+pub(crate) enum Collect {
+    All,
+    /// Of what is no success.
+    Failures,
+}
+
+impl Collect {
+    pub(crate) fn wants(self, status: StatusCode) -> bool {
+        match self {
+            Self::All => true,
+            Self::Failures => !status.is_success(),
+        }
+    }
+}
 
 /// A body that was read whole, in the extensions of its answer.
 #[derive(Clone)]

@@ -195,6 +195,8 @@ pub mod guide {
     pub mod metrics {}
     #[doc = include_str!("../docs/model.md")]
     pub mod model {}
+    #[doc = include_str!("../docs/on-call.md")]
+    pub mod on_call {}
     #[doc = include_str!("../docs/rules.md")]
     pub mod rules {}
     #[doc = include_str!("../docs/states.md")]

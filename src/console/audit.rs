@@ -11,23 +11,47 @@ use crate::store::Backend;
 /// Lines of a page.
 const ROWS: usize = 100;
 
+/// What is chosen, by the names in links: of a source, of a stream of it, by whom.
+const CHOICES: [&str; 3] = ["source", "stream", "actor"];
+
 pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Fault> {
-    let source = caller.get("source");
+    let [source, stream, actor] = CHOICES.map(|name| caller.get(name));
     let before = caller.get("before").and_then(|id| id.parse().ok());
-    let mut filter = AuditFilter::new();
-    if let Some(source) = source {
-        filter = filter.source(source);
+    let mut filter = match (source, stream) {
+        (Some(source), Some(stream)) => AuditFilter::new().stream(source, stream),
+        (Some(source), None) => AuditFilter::new().source(source),
+        (None, Some(_)) => {
+            let why = "A stream is one of a source: say of which one, too.";
+            return Err(Fault::Invalid(why.into()));
+        }
+        (None, None) => AuditFilter::new(),
+    };
+    if let Some(actor) = actor {
+        filter = filter.actor(actor);
     }
     let page = caller.operator.audit(&filter, before, ROWS).await?;
-    let chosen = source.unwrap_or_default();
-    let first = before.map(|_: i64| caller.link("/audit", &[("source", chosen)]));
+    let chosen: Vec<_> = CHOICES
+        .iter()
+        .filter_map(|name| Some((*name, caller.get(name)?)))
+        .collect();
+    let first = before.map(|_: i64| caller.link("/audit", &chosen));
     let next = page.next.map(|id| {
         let id = id.to_string();
-        caller.link("/audit", &[("source", chosen), ("before", &id)])
+        caller.link("/audit", &[&chosen[..], &[("before", &id)]].concat())
     });
+    let field = |name: &str, label: &str, value: Option<&str>| {
+        html! {
+            div {
+                label for=(name) { (label) }
+                input id=(name) name=(name) type="text" value=[value] placeholder="all" autocomplete="off";
+            }
+        }
+    };
     let content = html! {
         form.filter method="get" action=(caller.link("/audit", &[])) {
             (streams::source_field(&caller.sources(), source))
+            (field("stream", "Correlation id", stream))
+            (field("actor", "Who", actor))
             button type="submit" { "Show" }
         }
         @if page.entries.is_empty() { (show::nothing("Nothing was decided or refused.")) }
@@ -54,7 +78,12 @@ pub(super) fn lines<DB: Backend>(
                         a href=(caller.link("/event", &[("source", &entry.source), ("id", id)])) { (show::text(id)) }
                         " "
                     }
-                    span.quiet { (show::text(&entry.source)) }
+                    @if let Some(id) = &entry.correlation_id {
+                        @if entry.event_id.is_some() { span.quiet { "in " } } @else { span.quiet { "stream " } }
+                        a href=(caller.link("/stream", &[("source", &entry.source), ("id", id)])) { (show::text(id)) }
+                        " "
+                    }
+                    span.quiet { "of " (show::text(&entry.source)) }
                 },
                 show::text(&entry.detail),
             ]

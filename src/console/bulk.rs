@@ -8,7 +8,8 @@ use maud::{Markup, html};
 
 use super::asked::{Answer, Fault, Page, words_of};
 use super::caller::Caller;
-use super::letters::{Chosen, SEEN_AT};
+use super::confirm::NAMED;
+use super::letters::{self, Chosen, SEEN_AT};
 use super::session::Flash;
 use super::show;
 use crate::clock::Timestamp;
@@ -169,7 +170,13 @@ pub(super) async fn dry_run<DB: Backend>(caller: Caller<DB>) -> Result<Answer, F
     verb.narrow(&mut chosen)?;
     let now = caller.now.as_micros().to_string();
     let chosen = chosen.seen_at(Some(&now));
-    let count = matched(&caller, verb, &chosen.filter()?).await?;
+    let filter = chosen.filter()?;
+    let count = matched(&caller, verb, &filter).await?;
+    let named = caller
+        .operator
+        .dead_letters(&filter, None, NAMED)
+        .await?
+        .letters;
     let seen = count.to_string();
     let mut fixed = chosen.fixed();
     fixed.extend([("verb", verb.word()), ("seen", &seen)]);
@@ -189,6 +196,11 @@ pub(super) async fn dry_run<DB: Backend>(caller: Caller<DB>) -> Result<Answer, F
         }
         @if count > 0 {
             (caller.act("/dead/bulk", &fixed, &Markup::default(), &button, verb == Verb::Discard))
+        }
+        @if !named.is_empty() {
+            (letters::list(&caller, &named, "Dead letters that it would be done to, by source and event id"))
+            @let left = count.saturating_sub(named.len() as u64);
+            @if left > 0 { p.quiet #more { "and " (show::count(left)) " more" } }
         }
         p.more { a href=(back) { "← Back, and change nothing" } }
     };

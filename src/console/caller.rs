@@ -126,10 +126,31 @@ impl<DB: Backend> Caller<DB> {
     }
 
     pub(super) fn number(&self, name: &str) -> Result<i64, Fault> {
-        let text = self.field(name)?.trim();
-        let number = text.parse().ok().filter(|number| *number >= 0);
-        number
-            .ok_or_else(|| Fault::Invalid(format!("{name} is to be a whole number, not {text:?}.")))
+        number(name, self.field(name)?)
+    }
+
+    /// Of the query.
+    pub(super) fn demand_number(&self, name: &str) -> Result<i64, Fault> {
+        number(name, self.demand(name)?)
+    }
+
+    /// A form that changes nothing: it asks for the page that says what would happen.
+    pub(super) fn ask(
+        &self,
+        path: &str,
+        fixed: &[(&str, &str)],
+        fields: &Markup,
+        button: &str,
+    ) -> Markup {
+        html! {
+            form method="get" action=(self.link(path, &[])) {
+                @for (name, value) in fixed {
+                    input type="hidden" name=(name) value=(value);
+                }
+                (fields)
+                button.plain type="submit" { (button) }
+            }
+        }
     }
 
     /// A form to a path of the console. Every form is made here, so that each has the token.
@@ -183,4 +204,14 @@ impl<DB: Backend> Caller<DB> {
         let flash = Flash { good, text };
         Ok(Answer::Done { to, flash, status })
     }
+}
+
+fn number(name: &str, text: &str) -> Result<i64, Fault> {
+    let text = text.trim();
+    let number = text.parse().ok().filter(|number| *number >= 0);
+    number.ok_or_else(|| {
+        Fault::Invalid(format!(
+            "{name} is to be a whole number from 0 to 2^63-1, not {text:?}."
+        ))
+    })
 }

@@ -7,6 +7,7 @@ use maud::{Markup, html};
 use super::asked::{Answer, Fault, Page};
 use super::caller::Caller;
 use super::{audit, show};
+use crate::clock::Timestamp;
 use crate::operator::{AuditEntry, AuditFilter, Letter, Reason, State, Story};
 use crate::store::Backend;
 
@@ -22,10 +23,12 @@ pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Faul
     let filter = AuditFilter::new().event(source, id);
     let lines = caller.operator.audit(&filter, None, LINES).await?.entries;
     let story = caller.operator.inspect(source, id).await?;
+    let of = caller.inbox().shared.find_source(source).await;
+    let most = of.map(|source| source.max_attempts());
     let content = html! {
         @match &story {
             None => { (show::nothing("Nothing is known of it: it never came, or was forgotten after its retention.")) }
-            Some(story) => { (known(&caller, story)) }
+            Some(story) => { (known(&caller, story, most)) }
         }
         (history(&caller, &lines))
     };
@@ -73,7 +76,7 @@ fn shown(body: &Bytes) -> Markup {
     }
 }
 
-fn known<DB: Backend>(caller: &Caller<DB>, story: &Story) -> Markup {
+fn known<DB: Backend>(caller: &Caller<DB>, story: &Story, most: Option<u32>) -> Markup {
     let letter = &story.letter;
     html! {
         p.verdict {
@@ -88,13 +91,44 @@ fn known<DB: Backend>(caller: &Caller<DB>, story: &Story) -> Markup {
             }
         }
         @if caller.may_act() { (actions(caller, letter)) }
-        (facts(caller, story))
+        (facts(caller, story, most))
         @if let Some(request) = &story.request { (request_of(caller, letter, request)) }
         @if !story.neighbours.is_empty() { (neighbours(caller, story)) }
     }
 }
 
-fn facts<DB: Backend>(caller: &Caller<DB>, story: &Story) -> Markup {
+/// How often its handler has run in vain, of how often it may, where this process knows its source.
+fn attempts(letter: &Letter, most: Option<u32>) -> Markup {
+    html! {
+        (show::count(letter.attempts))
+        @if let Some(most) = most && letter.state == State::Parked { span.quiet { " of " (show::count(most)) } }
+    }
+}
+
+/// When it is tried, by whom, or what must happen first.
+fn next_attempt(now: Timestamp, story: &Story) -> Option<Markup> {
+    let letter = &story.letter;
+    let turn = letter.sequence.filter(|_| !letter.out_of_order);
+    let stream = story.stream.as_ref();
+    let waits_for = stream.filter(|stream| turn.is_some_and(|turn| turn > stream.next));
+    Some(match (letter.state, letter.reason) {
+        (State::Parked, _) => html! {
+            @match (letter.not_before.filter(|at| *at > now), waits_for) {
+                (Some(at), _) => { (show::at(now, at)) }
+                (None, Some(stream)) if stream.next >= 0 => {
+                    "when its turn is there: the stream waits for " (show::count(stream.next))
+                }
+                (None, Some(_)) => { "when its stream has begun" }
+                (None, None) => { "as soon as a worker takes it up" }
+            }
+        },
+        (State::Dead, Some(Reason::Gap)) => html! { "when the gap before it is filled or skipped" },
+        (State::Dead, _) => html! { "none: somebody has to decide" },
+        _ => return None,
+    })
+}
+
+fn facts<DB: Backend>(caller: &Caller<DB>, story: &Story, most: Option<u32>) -> Markup {
     let letter = &story.letter;
     let now = caller.now;
     let mut facts = vec![(
@@ -124,7 +158,10 @@ fn facts<DB: Backend>(caller: &Caller<DB>, story: &Story) -> Markup {
     if let Some(at) = letter.tried_at {
         facts.push(("Last attempt by a worker", show::at(now, at)));
     }
-    facts.push(("Attempts in vain", html! { (show::count(letter.attempts)) }));
+    facts.push(("Attempts so far", attempts(letter, most)));
+    if let Some(next) = next_attempt(now, story) {
+        facts.push(("Next attempt", next));
+    }
     if let Some(id) = &letter.yielded_to {
         let link = caller.link("/event", &[("source", &letter.source), ("id", id)]);
         facts.push((
@@ -251,23 +288,27 @@ fn history<DB: Backend>(caller: &Caller<DB>, lines: &[AuditEntry]) -> Markup {
 /// What may be decided about it in its state.
 fn actions<DB: Backend>(caller: &Caller<DB>, letter: &Letter) -> Markup {
     let fixed = [("source", &*letter.source), ("id", &*letter.event_id)];
+    let is_put_off = letter.not_before.is_some_and(|at| at > caller.now);
     let offers: &[(&str, &str, &str, bool)] = match (letter.state, letter.reason) {
-        (State::Dead, Some(Reason::Skipped | Reason::BeforeStart)) => &[OUT_OF_ORDER, DISCARD],
-        (State::Dead, _) => &[REPLAY, DISCARD],
-        (State::Parked, _) => &[DISCARD],
-        (State::Fenced, _) => &[RELEASE, DISCARD],
-        _ => &[],
+        (State::Dead, Some(Reason::Skipped | Reason::BeforeStart)) => &[OUT_OF_ORDER],
+        (State::Dead, _) => &[REPLAY],
+        (State::Parked, _) if is_put_off => &[TRY_NOW],
+        (State::Parked, _) => &[],
+        (State::Fenced, _) => &[RELEASE],
+        _ => return Markup::default(),
     };
     html! {
-        @if !offers.is_empty() {
-            section.actions aria-labelledby="actions" {
-                h2 #actions { "Decide" }
-                @for (path, what, button, grave) in offers {
-                    details {
-                        summary { (what) }
-                        (caller.act(path, &fixed, &Markup::default(), button, *grave))
-                    }
+        section.actions aria-labelledby="actions" {
+            h2 #actions { "Decide" }
+            @for (path, what, button, grave) in offers {
+                details {
+                    summary { (what) }
+                    (caller.act(path, &fixed, &Markup::default(), button, *grave))
                 }
+            }
+            details {
+                summary { "Discard: it is never applied, its sequence is skipped if it has one, and its request is removed" }
+                (caller.ask("/event/discard", &fixed, &Markup::default(), "Discard…"))
             }
         }
     }
@@ -277,6 +318,12 @@ const REPLAY: (&str, &str, &str, bool) = (
     "/event/replay",
     "Replay: back into its turn, as new",
     "Replay",
+    false,
+);
+const TRY_NOW: (&str, &str, &str, bool) = (
+    "/event/try-now",
+    "Try now: without waiting for the time of its next attempt",
+    "Try now",
     false,
 );
 const OUT_OF_ORDER: (&str, &str, &str, bool) = (
@@ -290,12 +337,6 @@ const RELEASE: (&str, &str, &str, bool) = (
     "Release: it was honest, hand it to the handler",
     "Release",
     false,
-);
-const DISCARD: (&str, &str, &str, bool) = (
-    "/event/discard",
-    "Discard: it is never applied, its sequence is skipped if it has one, and its request is removed",
-    "Discard for good",
-    true,
 );
 
 #[cfg(test)]

@@ -178,7 +178,7 @@ pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Faul
         @if page.letters.is_empty() { (show::nothing(none)) }
         @else {
             @if caller.may_act() { (together(&caller, &chosen)) }
-            (list(&caller, &page.letters))
+            (list(&caller, &page.letters, "Dead letters, by source and event id"))
         }
         (show::pager(first, next))
     };
@@ -229,7 +229,11 @@ fn together<DB: Backend>(caller: &Caller<DB>, chosen: &Chosen) -> Markup {
     html! { div.together { (caller.form("/dead/dry-run", &chosen.fixed(), &buttons)) } }
 }
 
-fn list<DB: Backend>(caller: &Caller<DB>, letters: &[Result<Letter, Unreadable>]) -> Markup {
+pub(super) fn list<DB: Backend>(
+    caller: &Caller<DB>,
+    letters: &[Result<Letter, Unreadable>],
+    caption: &str,
+) -> Markup {
     let rows: Vec<_> = letters
         .iter()
         .map(|letter| match letter {
@@ -255,7 +259,7 @@ fn list<DB: Backend>(caller: &Caller<DB>, letters: &[Result<Letter, Unreadable>]
         "Since",
         "Last answer",
     ];
-    show::table("Dead letters, by source and event id", &heads, &rows)
+    show::table(caption, &heads, &rows)
 }
 
 fn row<DB: Backend>(caller: &Caller<DB>, letter: &Letter) -> Vec<Markup> {
@@ -279,7 +283,7 @@ fn row<DB: Backend>(caller: &Caller<DB>, letter: &Letter) -> Vec<Markup> {
         show::ago(caller.now, letter.decided_at),
         html! {
             @if let Some(status) = letter.last_status { (status) " " }
-            @if let Some(error) = &letter.last_error { (show::text(error)) }
+            @if let Some(error) = &letter.last_error { (show::brief(error)) }
             @if letter.attempts > 0 { " " span.quiet { (show::counted(letter.attempts, "attempt", "attempts")) } }
         },
     ]

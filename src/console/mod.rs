@@ -18,7 +18,7 @@
 //! - Who may come in is an argument of [`Console::new`]: a token, or a check of your own that names the actor. What each
 //!   path needs stands in one table ([`Console::routes`]) from which the router is built.
 //! - It only looks, unless [`Console::actions`] are turned on. Each action needs a reason, and goes with the actor into
-//!   the audit table.
+//!   the audit table. What cannot be undone asks first, on a page that says what would happen.
 //! - Every form carries a token that is bound to the session, and comes from the console's own pages.
 //! - Bodies are shown when they are asked for, with a reason, which is audited too. Signatures and credentials of stored
 //!   requests are not shown.
@@ -34,9 +34,11 @@ mod assets;
 mod audit;
 mod bulk;
 mod caller;
+mod confirm;
 mod dress;
 mod enter;
 mod event;
+mod foresee;
 mod gate;
 mod keys;
 mod letters;
@@ -120,7 +122,7 @@ impl<DB: Backend> Console<DB> {
         }
     }
 
-    /// Whether it may act (skip, fast-forward, reset, replay, discard, release), not only look. Default: no. An actor who
+    /// Whether it may act (skip, fast-forward, reset, replay, try now, discard, release), not only look. Default: no. An actor who
     /// is [read-only](Actor::read_only) only looks all the same.
     pub fn actions(mut self, actions: bool) -> Self {
         self.site.actions = actions;

@@ -257,7 +257,7 @@ fn card<DB: Backend>(caller: &Caller<DB>, source: &SourceStats) -> Markup {
             (spark::bars(&source.slots))
             (show::facts(&[
                 ("Deliveries, 24 h", html! { b { (show::count(counts.total)) } }),
-                ("Succeeded", html! { b { (show::percent(counts.success_rate)) } }),
+                ("Succeeded", html! { b { (counts.success_percent().unwrap_or_else(|| "–".into())) } }),
                 ("Failed", html! { (show::count(counts.failed)) }),
                 ("Last 5xx", maybe(now, counts.last_5xx)),
                 ("Handler p95 / p99", html! { (show::seconds(counts.p95)) " / " (show::seconds(counts.p99)) }),
@@ -340,7 +340,7 @@ fn types(now: Timestamp, source: &SourceStats) -> Markup {
             vec![
                 show::text(kind.event_type.as_deref().unwrap_or("–")),
                 html! { (show::count(counts.total)) },
-                html! { (show::percent(counts.success_rate)) },
+                html! { (counts.success_percent().unwrap_or_else(|| "–".into())) },
                 html! { (show::count(counts.failed)) },
                 html! { (show::count(counts.discarded)) },
                 html! { (show::seconds(counts.p95)) " / " (show::seconds(counts.p99)) },

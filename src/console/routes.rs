@@ -14,8 +14,8 @@ use http::Method;
 use super::asked::{Answer, Asked, Fault};
 use super::caller::Caller;
 use super::{
-    Site, assets, audit, bulk, dress, enter, event, letters, login, overview, stream, streams,
-    verbs,
+    Site, assets, audit, bulk, confirm, dress, enter, event, letters, login, overview, stream,
+    streams, verbs,
 };
 use crate::store::Backend;
 
@@ -93,6 +93,27 @@ pub(super) fn table<DB: Backend>() -> Vec<Route<DB>> {
             "/stream",
             Look(|caller| Box::pin(stream::page(caller))),
         ),
+        // Of what cannot be undone: GET says what would happen, POST does it.
+        route(
+            GET,
+            "/stream/skip",
+            Act(|caller| Box::pin(confirm::skip(caller))),
+        ),
+        route(
+            GET,
+            "/stream/fast-forward",
+            Act(|caller| Box::pin(confirm::fast_forward(caller))),
+        ),
+        route(
+            GET,
+            "/stream/reset",
+            Act(|caller| Box::pin(confirm::reset(caller))),
+        ),
+        route(
+            GET,
+            "/event/discard",
+            Act(|caller| Box::pin(confirm::discard(caller))),
+        ),
         route(
             POST,
             "/stream/skip",
@@ -119,6 +140,11 @@ pub(super) fn table<DB: Backend>() -> Vec<Route<DB>> {
             POST,
             "/event/replay",
             Act(|caller| Box::pin(verbs::replay(caller))),
+        ),
+        route(
+            POST,
+            "/event/try-now",
+            Act(|caller| Box::pin(verbs::try_now(caller))),
         ),
         route(
             POST,

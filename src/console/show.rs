@@ -12,6 +12,15 @@ pub(super) fn text(text: &str) -> Markup {
     html! { bdi.text { (visible(text, is_hidden)) } }
 }
 
+/// Its beginning, where many are listed: the whole of it is on a page of its own.
+pub(super) fn brief(long: &str) -> Markup {
+    const SHOWN: usize = 160;
+    match long.char_indices().nth(SHOWN) {
+        None => text(long),
+        Some((end, _)) => html! { (text(&long[..end])) "…" },
+    }
+}
+
 /// The same of lines, such as a body has.
 pub(super) fn lines(text: &str) -> Markup {
     visible(text, |character| {
@@ -82,16 +91,6 @@ pub(super) fn count(number: impl Into<i128>) -> String {
         text.push(digit);
     }
     text
-}
-
-/// A share of 1.
-pub(super) fn percent(share: Option<f64>) -> String {
-    match share {
-        None => "–".into(),
-        // Never a hundred while there is one that is not.
-        Some(share) if share < 1.0 => format!("{:.1} %", (share * 1_000.0).floor() / 10.0),
-        Some(_) => "100 %".into(),
-    }
 }
 
 pub(super) fn seconds(seconds: Option<f64>) -> String {
@@ -320,12 +319,5 @@ mod tests {
         ] {
             assert_eq!(count(number), text);
         }
-    }
-
-    #[test]
-    fn a_success_rate_is_a_hundred_only_if_all_succeeded() {
-        assert_eq!(percent(Some(0.999_99)), "99.9 %");
-        assert_eq!(percent(Some(1.0)), "100 %");
-        assert_eq!(percent(None), "–");
     }
 }

@@ -32,7 +32,7 @@ pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Faul
         }
         p.more {
             a href=(caller.link("/dead", &[("source", source), ("correlation", id)])) { "Its dead letters" } " · "
-            a href=(caller.link("/audit", &[("source", source)])) { "Audit log of the source" }
+            a href=(caller.link("/audit", &[("source", source), ("stream", id)])) { "Its audit log" }
         }
     };
     let mut page = Page::new("Stream", content).about(id, source);
@@ -104,13 +104,13 @@ fn known<DB: Backend>(
     });
     html! {
         (summary(caller, ahead))
-        @if from.is_none() { div.card { (strip::of_view(info, &ahead.events, ahead.more)) } }
+        @if from.is_none() { div.card { (strip::of_view(caller.now, info, &ahead.events, ahead.more)) } }
         (show::facts(&[
             ("Cursor (next sequence)", html! { (show::count(info.next)) }),
             ("Generation", html! { (show::count(info.generation)) }),
             ("Skipped ahead", ranges(&info.ranges)),
         ]))
-        @if !shown.is_empty() { (events(caller, source, shown)) }
+        @if !shown.is_empty() { (events(caller, source, shown, "What is stored of it")) }
         (show::pager(first, next))
         @if caller.may_act() { (actions(caller, source, id, ahead)) }
     }
@@ -140,7 +140,7 @@ fn by_version<DB: Backend>(
                 details #reset {
                     summary { "Reset: the producer's versions begin again" }
                     p { "The next event is newer, whatever its version is. What is stored of it becomes dead letters “skipped”." }
-                    (caller.act("/stream/reset", &fixed, &Markup::default(), "Reset the stream", true))
+                    (caller.ask("/stream/reset", &fixed, &Markup::default(), "Reset…"))
                 }
             }
         }
@@ -164,6 +164,14 @@ fn summary<DB: Backend>(caller: &Caller<DB>, view: &StreamView) -> Markup {
                 (Look::Quiet.icon()) "It has not begun: it waits until its lowest sequence has settled."
             } @else if let Some(event) = at {
                 @match event.reason {
+                    None if event.not_before > caller.now => {
+                        (Look::Parked.icon()) "Sequence " b { (show::count(next)) } " is here, and "
+                        @if event.attempts > 0 {
+                            "was tried " b { (show::counted(event.attempts, "time", "times")) } " in vain"
+                            @if let Some(status) = event.last_status { " (last answer " b { (status) } ")" }
+                        } @else { "was put off by its handler" }
+                        ": the worker tries it again " b { (show::ago(caller.now, event.not_before)) } "."
+                    }
                     None => { (Look::Parked.icon()) "Sequence " b { (show::count(next)) } " is here and due: the worker applies it." }
                     Some(reason) => {
                         (Look::Dead.icon()) "Held up by a dead letter: sequence " b { (show::count(next)) } " is "
@@ -195,7 +203,12 @@ fn ranges(ranges: &[Range]) -> Markup {
     }
 }
 
-fn events<DB: Backend>(caller: &Caller<DB>, source: &str, events: &[StreamEvent]) -> Markup {
+pub(super) fn events<DB: Backend>(
+    caller: &Caller<DB>,
+    source: &str,
+    events: &[StreamEvent],
+    caption: &str,
+) -> Markup {
     let rows: Vec<_> = events
         .iter()
         .map(|event| {
@@ -211,10 +224,11 @@ fn events<DB: Backend>(caller: &Caller<DB>, source: &str, events: &[StreamEvent]
                 html! { (show::count(event.attempts)) },
                 html! {
                     @if let Some(status) = event.last_status { (status) " " }
-                    @if let Some(error) = &event.last_error { (show::text(error)) }
-                    @if event.reason.is_none() && event.not_before > caller.now {
-                        " " span.quiet { "next attempt " (show::ago(caller.now, event.not_before)) }
-                    }
+                    @if let Some(error) = &event.last_error { (show::brief(error)) }
+                },
+                html! {
+                    @if event.reason.is_none() && event.not_before > caller.now { (show::ago(caller.now, event.not_before)) }
+                    @else { "–" }
                 },
             ]
         })
@@ -226,8 +240,9 @@ fn events<DB: Backend>(caller: &Caller<DB>, source: &str, events: &[StreamEvent]
         "Stored",
         "Attempts",
         "Last answer",
+        "Next attempt",
     ];
-    show::table("What is stored of it", &heads, &rows)
+    show::table(caption, &heads, &rows)
 }
 
 fn actions<DB: Backend>(caller: &Caller<DB>, source: &str, id: &str, view: &StreamView) -> Markup {
@@ -276,22 +291,39 @@ fn actions<DB: Backend>(caller: &Caller<DB>, source: &str, id: &str, view: &Stre
     html! {
         section.actions aria-labelledby="actions" {
             h2 #actions { "Decide" }
+            (try_now(caller, source, view))
             p.quiet {
-                "Each of these is done only if the cursor is still " b { (show::count(*next)) }
+                "Each of these says first what it would do, and is done only if the cursor is still " b { (show::count(*next)) }
                 ", as you see it here. What is skipped is never applied by itself: what is stored in its place becomes a dead letter, and so does what comes for it later."
             }
             details #skip open {
-                summary { "Skip sequences that will never come" }
-                (caller.act("/stream/skip", &fixed, &skip, "Skip", false))
+                summary { "Skip sequences that will never come, or never be applied" }
+                (caller.ask("/stream/skip", &fixed, &skip, "Skip…"))
             }
             details #forward {
                 summary { "Fast-forward: skip everything below a sequence" }
-                (caller.act("/stream/fast-forward", &fixed, &forward, "Fast-forward", false))
+                (caller.ask("/stream/fast-forward", &fixed, &forward, "Fast-forward…"))
             }
             details #reset {
                 summary { "Reset: the producer begins again" }
                 p { "What is parked or dead becomes dead letters “skipped”, and the sequences are others from now on." }
-                (caller.act("/stream/reset", &fixed, &reset, "Reset the stream", true))
+                (caller.ask("/stream/reset", &fixed, &reset, "Reset…"))
+            }
+        }
+    }
+}
+
+/// What the stream waits for, if that is tried again later.
+fn try_now<DB: Backend>(caller: &Caller<DB>, source: &str, view: &StreamView) -> Markup {
+    let next = view.info.next;
+    let head = view.events.iter().find(|event| {
+        event.sequence == next && event.reason.is_none() && event.not_before > caller.now
+    });
+    html! {
+        @if let Some(head) = head {
+            details #try-now open {
+                summary { "Try " (show::text(&head.event_id)) " now, and not " (show::ago(caller.now, head.not_before)) }
+                (caller.act("/event/try-now", &[("source", source), ("id", &head.event_id)], &Markup::default(), "Try now", false))
             }
         }
     }

@@ -68,7 +68,7 @@ fn row<DB: Backend>(caller: &Caller<DB>, stream: &WaitingStream) -> Markup {
             span.quiet { "of " (show::text(&stream.source)) }
             span.end { "oldest " (show::ago(caller.now, stream.oldest)) }
         }
-        (strip::of_waiting(stream))
+        (strip::of_waiting(caller.now, stream))
     }
 }
 

@@ -3,6 +3,8 @@
 use maud::{Markup, html};
 
 use super::show::{self, Look};
+use super::when;
+use crate::clock::Timestamp;
 use crate::operator::{Head, Range, StreamEvent, StreamInfo, WaitingStream};
 
 /// Longer strips are cut: the table below them goes on.
@@ -45,11 +47,11 @@ impl Cell {
 }
 
 /// The strip of a stream of a list, of which only the ends are known.
-pub(super) fn of_waiting(stream: &WaitingStream) -> Markup {
-    draw(&cells_of_waiting(stream), false)
+pub(super) fn of_waiting(now: Timestamp, stream: &WaitingStream) -> Markup {
+    draw(&cells_of_waiting(now, stream), false)
 }
 
-fn cells_of_waiting(stream: &WaitingStream) -> Vec<Cell> {
+fn cells_of_waiting(now: Timestamp, stream: &WaitingStream) -> Vec<Cell> {
     let next = stream.next.unwrap_or(-1);
     let mut cells = match stream.next {
         Some(next) => begin(next),
@@ -73,7 +75,7 @@ fn cells_of_waiting(stream: &WaitingStream) -> Vec<Cell> {
             Some(_) => (Look::Dead, &mut dead),
         };
         *left = left.saturating_sub(1);
-        cells.push(Cell::new(look, (next, next), standing(head)));
+        cells.push(Cell::new(look, (next, next), standing(now, head)));
         first = first.saturating_add(1);
         if stream.last == next || parked + dead == 0 {
             return cells;
@@ -105,27 +107,47 @@ fn cells_of_waiting(stream: &WaitingStream) -> Vec<Cell> {
 }
 
 /// What keeps a stream waiting.
-fn standing(head: &Head) -> String {
+fn standing(now: Timestamp, head: &Head) -> String {
     let status = head
         .last_status
         .map_or_else(String::new, |status| format!(" ({status})"));
-    match (head.reason, head.attempts) {
-        (Some(reason), _) => format!("dead: {}{status}", show::word(reason)),
-        (None, 0) => "due".into(),
-        (None, 1) => format!("tried once{status}"),
-        (None, attempts) => format!("tried {} times{status}", show::count(attempts)),
+    if let Some(reason) = head.reason {
+        return format!("dead: {}{status}", show::word(reason));
+    }
+    let again = again(now, head.not_before);
+    match (head.attempts, again) {
+        (0, None) => "due".into(),
+        (0, Some(again)) => format!("put off, {again}"),
+        (attempts, again) => {
+            let times = match attempts {
+                1 => "once".into(),
+                attempts => format!("{} times", show::count(attempts)),
+            };
+            let again = again.map_or_else(String::new, |again| format!(", {again}"));
+            format!("tried {times}{status}{again}")
+        }
     }
 }
 
+/// When it is tried again, if that is not now.
+fn again(now: Timestamp, not_before: Timestamp) -> Option<String> {
+    (not_before > now).then(|| format!("again in {}", when::span(not_before.since(now))))
+}
+
 /// The strip of one stream, of which every stored event is known, or the first ones.
-pub(super) fn of_view(info: &StreamInfo, events: &[StreamEvent], more: bool) -> Markup {
-    let mut cells = cells_of_view(info, events);
+pub(super) fn of_view(
+    now: Timestamp,
+    info: &StreamInfo,
+    events: &[StreamEvent],
+    more: bool,
+) -> Markup {
+    let mut cells = cells_of_view(now, info, events);
     let cut = more || cells.len() > CELLS;
     cells.truncate(CELLS);
     draw(&cells, cut)
 }
 
-fn cells_of_view(info: &StreamInfo, events: &[StreamEvent]) -> Vec<Cell> {
+fn cells_of_view(now: Timestamp, info: &StreamInfo, events: &[StreamEvent]) -> Vec<Cell> {
     let mut cells = begin(info.next);
     // Before it has begun it waits for nothing: what is lower than all that came need not be missing.
     let lowest = events.first().map_or(0, |event| event.sequence);
@@ -147,7 +169,7 @@ fn cells_of_view(info: &StreamInfo, events: &[StreamEvent]) -> Vec<Cell> {
             // A sequence may have several: one that another id has taken the place of, and that one.
             while let Some(event) = events.next_if(|event| event.sequence == at) {
                 (look, says) = match event.reason {
-                    None => (Look::Parked, parked(event, at == info.next)),
+                    None => (Look::Parked, parked(now, event, at == info.next)),
                     Some(reason) => (Look::Dead, format!("dead: {}", show::word(reason))),
                 };
             }
@@ -178,10 +200,10 @@ fn cells_of_view(info: &StreamInfo, events: &[StreamEvent]) -> Vec<Cell> {
     cells
 }
 
-fn parked(event: &StreamEvent, is_next: bool) -> String {
+fn parked(now: Timestamp, event: &StreamEvent, is_next: bool) -> String {
     match (event.leased, is_next) {
         (true, _) => "a worker has it".into(),
-        (false, true) => "due".into(),
+        (false, true) => again(now, event.not_before).unwrap_or_else(|| "due".into()),
         (false, false) => "parked".into(),
     }
 }
@@ -233,8 +255,9 @@ fn draw(cells: &[Cell], more: bool) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Timestamp;
     use crate::operator::{RangeKind, Reason};
+
+    const NOW: Timestamp = Timestamp::from_secs(1_000);
 
     fn event(sequence: i64, reason: Option<Reason>) -> StreamEvent {
         StreamEvent {
@@ -262,7 +285,7 @@ mod tests {
             generation,
             ranges,
         };
-        let cells = cells_of_view(&info, events);
+        let cells = cells_of_view(NOW, &info, events);
         cells
             .iter()
             .map(|cell| format!("{} {}", cell.numbers(), cell.says))
@@ -364,12 +387,12 @@ mod tests {
             head: None,
         };
         let told = |stream: &WaitingStream| {
-            let last = cells_of_waiting(stream).pop();
+            let last = cells_of_waiting(NOW, stream).pop();
             last.map(|cell| cell.says)
         };
         assert_eq!(told(&stream).as_deref(), Some("2 parked"));
         stream.next = None;
-        let first = &cells_of_waiting(&stream)[0];
+        let first = &cells_of_waiting(NOW, &stream)[0];
         assert_eq!(first.says, "no cursor known");
     }
 
@@ -387,7 +410,7 @@ mod tests {
             oldest: Timestamp::default(),
             head: None,
         };
-        let cells = cells_of_waiting(&stream);
+        let cells = cells_of_waiting(NOW, &stream);
         let told: Vec<_> = cells
             .iter()
             .map(|cell| format!("{} {}", cell.numbers(), cell.says))
@@ -422,7 +445,7 @@ mod tests {
                     not_before: Timestamp::default(),
                 }),
             };
-            let cells = cells_of_waiting(&stream);
+            let cells = cells_of_waiting(NOW, &stream);
             let told = cells
                 .iter()
                 .map(|cell| format!("{} {}", cell.numbers(), cell.says));

@@ -143,6 +143,14 @@ pub(super) async fn replay<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Fa
     )
 }
 
+pub(super) async fn try_now<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Fault> {
+    let [source, id, reason] = about(&caller)?;
+    let came = caller.operator.try_now(source, id, reason).await;
+    let did = "It is due: the worker tries it at once.";
+    let was_so = "It waits for no time (it is due already, or its turn is still to come), or is applied: nothing was changed.";
+    done(&caller, came, [did, was_so])
+}
+
 pub(super) async fn replay_out_of_order<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Fault> {
     let [source, id, reason] = about(&caller)?;
     let came = caller

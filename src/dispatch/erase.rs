@@ -38,14 +38,25 @@ impl<DB: Backend> Own<DB> for Erase<'_> {
             return Ok(Ended::RollBack(erased));
         }
         let detail = format!("{letters} requests, {answers} answers: {}", self.reason);
-        let entry = audit(
-            self.source,
-            self.which.event_id,
-            at,
-            "erase",
-            self.actor,
-            &detail,
-        );
+        let mut letter = None;
+        if let Some(event_id) = self.which.event_id {
+            let source = self.source;
+            letter = DB::story(conn, sql, Key { source, event_id }).await?;
+        }
+        let of_event = letter
+            .as_ref()
+            .and_then(|(letter, _)| letter.correlation_id.as_deref());
+        let entry = Audit {
+            correlation_id: self.which.correlation_id.or(of_event),
+            ..audit(
+                self.source,
+                self.which.event_id,
+                at,
+                "erase",
+                self.actor,
+                &detail,
+            )
+        };
         DB::audit(conn, sql, &entry).await?;
         Ok(Ended::Commit(erased))
     }
@@ -139,14 +150,17 @@ impl<DB: Backend> Own<DB> for ShowBody<'_> {
             return Ok(Ended::RollBack(None));
         }
         let Key { source, event_id } = self.key;
-        let entry = audit(
-            source,
-            Some(event_id),
-            at,
-            "show_body",
-            self.actor,
-            self.reason,
-        );
+        let entry = Audit {
+            correlation_id: letter.correlation_id.as_deref(),
+            ..audit(
+                source,
+                Some(event_id),
+                at,
+                "show_body",
+                self.actor,
+                self.reason,
+            )
+        };
         DB::audit(conn, sql, &entry).await?;
         Ok(Ended::Commit(Some(stored.body)))
     }
@@ -167,6 +181,7 @@ fn audit<'a>(
     Audit {
         at,
         key,
+        correlation_id: None,
         action,
         actor,
         detail,

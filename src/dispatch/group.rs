@@ -4,6 +4,7 @@ use http::Response;
 
 use super::open::Open;
 use super::settle::{LOST, Said, rejected};
+use super::words::Refusal;
 use super::{Entered, Job, Run, Settled, Stop, Tries, contended, defer, within};
 use crate::answer::Answer;
 use crate::envelope::Envelope;
@@ -183,8 +184,8 @@ impl<'e, DB: Backend> Group<'_, 'e, DB> {
             return Ok(rejected(response));
         }
         let mut open = Open::begin(job.shared, job.deadline).await?;
-        let status = response.status();
-        let stored = within(job.deadline, job.keep_dead(open.conn(), from, status)).await?;
+        let verdict = Refusal::of(job.source, &response);
+        let stored = within(job.deadline, job.keep_dead(open.conn(), from, &verdict)).await?;
         let Some(stored) = stored else {
             return job.decided_meanwhile(open, response).await;
         };
@@ -197,7 +198,7 @@ impl<'e, DB: Backend> Group<'_, 'e, DB> {
             if other.key().event_id == job.key().event_id {
                 continue;
             }
-            let stored = within(job.deadline, other.keep_dead(open.conn(), None, status)).await?;
+            let stored = within(job.deadline, other.keep_dead(open.conn(), None, &verdict)).await?;
             kept.extend(stored.map(|stored| (other, stored)));
         }
         open.commit(job.deadline).await?;

@@ -20,7 +20,9 @@ mod retry;
 mod room;
 mod seen;
 mod settle;
+mod try_now;
 mod verbs;
+mod words;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -58,7 +60,10 @@ use open::Open;
 pub(crate) use own::{Ended, Own, own};
 pub(crate) use release::Release;
 use retry::Tries;
+pub(crate) use try_now::TryNow;
 pub(crate) use verbs::{Change, Discard, Heal, Never, Replay, Reset};
+use words::Refusal;
+pub(crate) use words::words;
 
 /// Whatever an inner service reports as its error.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -158,9 +163,6 @@ impl<R> Settled<R> {
         }
     }
 }
-
-/// What the dead letter of a handler's own verdict says; its status is beside it.
-const VERDICT: &str = "the handler's verdict on it";
 
 /// Why a transaction did not get to its end.
 pub(crate) enum Stop {
@@ -517,7 +519,7 @@ impl<DB: Backend> Job<'_, DB> {
     fn pending<'a>(
         &'a self,
         reason: Option<Reason>,
-        status: Option<StatusCode>,
+        verdict: Option<&'a Refusal>,
         request: &'a StoredRequest,
     ) -> NewPending<'a> {
         let event = self.new_event();
@@ -527,10 +529,10 @@ impl<DB: Backend> Job<'_, DB> {
             generation: event.generation,
             sequence: event.sequence,
             reason,
-            attempts: i64::from(status.is_some()),
-            last_status: status.map(|status| i64::from(status.as_u16())),
+            attempts: i64::from(verdict.is_some()),
+            last_status: verdict.map(|verdict| i64::from(verdict.status.as_u16())),
             not_before: AT_ONCE,
-            last_error: status.map(|_| VERDICT),
+            last_error: verdict.map(|verdict| &*verdict.words),
             at: event.at,
             request,
         }
@@ -547,6 +549,7 @@ impl<DB: Backend> Job<'_, DB> {
         let entry = Audit {
             at: self.shared.clock.now(),
             key: self.key(),
+            correlation_id: self.envelope.correlation_id.as_ref().map(|id| id.as_str()),
             action,
             actor: "inbox",
             detail: "",

@@ -22,19 +22,23 @@ impl<DB: Backend> Own<DB> for Release<'_> {
         conn: &mut DB::Connection,
     ) -> Result<Ended<bool>, Stop> {
         let (sql, at) = (&shared.sql, shared.clock.now());
-        let audit = Audit {
-            at,
-            key: self.key,
-            action: "release",
-            actor: self.actor,
-            detail: self.reason,
-        };
         let released = DB::swap_state(conn, sql, self.key, State::Fenced, State::Parked, at)
             .await?
             && DB::release_pending(conn, sql, self.key, false, at).await?;
         if !released {
             return Ok(Ended::RollBack(false));
         }
+        let known = DB::lock_event(conn, sql, self.key).await?;
+        let audit = Audit {
+            at,
+            key: self.key,
+            correlation_id: known
+                .as_ref()
+                .and_then(|known| known.correlation_id.as_deref()),
+            action: "release",
+            actor: self.actor,
+            detail: self.reason,
+        };
         DB::audit(conn, sql, &audit).await?;
         Ok(Ended::Commit(true))
     }

@@ -9,12 +9,13 @@ use http::{Response, StatusCode};
 use tokio::time::{Instant, timeout_at};
 
 use super::open::Open;
-use super::{BoxFuture, Job, Run, Settled, Stop, VERDICT, is_retryable, seen, within};
+use super::words::Refusal;
+use super::{BoxFuture, Job, Run, Settled, Stop, is_retryable, seen, within};
 use crate::answer::Answer;
 use crate::broken::{self, Variant};
 use crate::event::{Delivery, Origin, Outcome, Verdict};
 use crate::fail::{at, point};
-use crate::kept::{Collect, Collected, Kept};
+use crate::kept::{Collected, Kept};
 use crate::park::Park;
 use crate::probe::{Happened, Loss};
 use crate::queue::End;
@@ -82,8 +83,8 @@ impl<DB: Backend> Job<'_, DB> {
         let mut request = self.request.clone();
         request.extensions_mut().insert(lent.clone());
         request.extensions_mut().insert(delivery.clone());
-        if self.source.answer_limit().is_some() {
-            request.extensions_mut().insert(Collect);
+        if let Some(collect) = self.source.collects() {
+            request.extensions_mut().insert(collect);
         }
 
         self.saw(|| Happened::Began(self.origin));
@@ -316,7 +317,7 @@ impl<DB: Backend> Job<'_, DB> {
         from: Option<State>,
         response: Response<R>,
     ) -> Result<Settled<R>, Stop> {
-        let status = response.status();
+        let verdict = Refusal::of(self.source, &response);
         if let Some(lost) = self.undo(&mut open).await? {
             return Ok(lost);
         }
@@ -325,7 +326,7 @@ impl<DB: Backend> Job<'_, DB> {
             open.roll_back(self.deadline).await?;
             return Ok(rejected(response));
         }
-        let kept = within(self.deadline, self.keep_dead(open.conn(), from, status)).await?;
+        let kept = within(self.deadline, self.keep_dead(open.conn(), from, &verdict)).await?;
         let Some(stored) = kept else {
             return self.decided_meanwhile(open, response).await;
         };
@@ -384,7 +385,7 @@ impl<DB: Backend> Job<'_, DB> {
         &self,
         conn: &mut DB::Connection,
         from: Option<State>,
-        status: StatusCode,
+        verdict: &Refusal,
     ) -> Result<Option<i64>, Stop> {
         let sql = &self.shared.sql;
         let reason = Some(Reason::Rejected);
@@ -393,7 +394,7 @@ impl<DB: Backend> Job<'_, DB> {
                 return Ok(None);
             }
             let request = self.kept(conn).await?;
-            DB::insert_pending(conn, sql, &self.pending(reason, Some(status), &request)).await?;
+            DB::insert_pending(conn, sql, &self.pending(reason, Some(verdict), &request)).await?;
             return Ok(Some(request.bytes()));
         };
         let at = self.shared.clock.now();
@@ -404,8 +405,8 @@ impl<DB: Backend> Job<'_, DB> {
         let attempt = Attempt {
             reason,
             not_before: at,
-            status: Some(i64::from(status.as_u16())),
-            error: Some(VERDICT),
+            status: Some(i64::from(verdict.status.as_u16())),
+            error: Some(&verdict.words),
             lease: self.lease,
         };
         let recorded = DB::record_attempt(conn, sql, self.key(), &attempt).await?;

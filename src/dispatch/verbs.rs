@@ -28,13 +28,13 @@ pub(crate) struct Change {
     pub(crate) cursor: Option<Seen>,
 }
 
-type Done = Result<Change, OperatorError>;
+pub(super) type Done = Result<Change, OperatorError>;
 
-fn refused<T>(kind: Kind) -> Result<Ended<Result<T, OperatorError>>, Stop> {
+pub(super) fn refused<T>(kind: Kind) -> Result<Ended<Result<T, OperatorError>>, Stop> {
     Ok(Ended::RollBack(Err(OperatorError::refused(kind))))
 }
 
-fn already(cursor: Option<Seen>) -> Result<Ended<Done>, Stop> {
+pub(super) fn already(cursor: Option<Seen>) -> Result<Ended<Done>, Stop> {
     Ok(Ended::RollBack(Ok(Change {
         changed: false,
         stream: None,
@@ -97,6 +97,7 @@ impl<DB: Backend> Own<DB> for Replay<'_> {
         let audit = Audit {
             at,
             key: self.key,
+            correlation_id: known.correlation_id.as_deref(),
             action: if self.out_of_order {
                 "replay_out_of_order"
             } else {
@@ -214,6 +215,7 @@ impl<DB: Backend> Own<DB> for Discard<'_> {
         let audit = Audit {
             at,
             key: self.key,
+            correlation_id: known.correlation_id.as_deref(),
             action: "discard",
             actor: self.actor,
             detail: self.reason,
@@ -434,6 +436,7 @@ async fn audit_stream<DB: Backend>(
             source: stream.source,
             event_id: "",
         },
+        correlation_id: Some(stream.correlation_id),
         action,
         actor,
         detail,

@@ -493,6 +493,7 @@ impl<DB: Backend> Live<'_, DB> {
         let entry = Audit {
             at: self.shared.clock.now(),
             key: self.key(),
+            correlation_id: self.envelope.correlation_id.as_ref().map(|id| id.as_str()),
             action: "other_content",
             actor: "inbox",
             detail: "",

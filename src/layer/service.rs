@@ -288,7 +288,7 @@ where
         let clone = self.service.clone();
         let mut service = mem::replace(&mut self.service, clone);
         let ready = mem::replace(&mut self.ready, false);
-        let collect = request.extensions().get::<Collect>().is_some();
+        let collect = request.extensions().get::<Collect>().copied();
         let request = request.map(B::from);
         Box::pin(async move {
             if !ready {
@@ -297,7 +297,7 @@ where
                     .map_err(Into::into)?;
             }
             let response = service.call(request).await.map_err(Into::into)?;
-            if !collect {
+            if !collect.is_some_and(|collect| collect.wants(response.status())) {
                 return Ok(response);
             }
             let (mut parts, body) = response.into_parts();

@@ -6,7 +6,7 @@ use super::{MOST, Operator, Rows, check_reason};
 use crate::clock::Timestamp;
 use crate::dispatch::{ShowBody, own};
 use crate::error::OperatorError;
-use crate::store::{AuditRow, Backend, Key};
+use crate::store::{About, AuditRow, AuditRows, Backend, Key};
 
 /// A line of the audit table: what an operator did, or what the inbox refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub struct AuditEntry {
     pub source: String,
     /// The event; nothing where it was about a stream or a source.
     pub event_id: Option<String>,
+    /// The correlation id of the event, if it has one, or of the stream that it was about.
+    pub correlation_id: Option<String>,
     /// What was done, such as `replay`, `skip` or `refused`.
     pub action: String,
     /// The operator's name, or `inbox`.
@@ -35,6 +37,7 @@ impl From<AuditRow> for AuditEntry {
             at: row.at,
             source: row.source,
             event_id: row.event_id,
+            correlation_id: row.correlation_id,
             action: row.action,
             actor: row.actor,
             detail: row.detail,
@@ -48,6 +51,8 @@ impl From<AuditRow> for AuditEntry {
 pub struct AuditFilter {
     source: Option<String>,
     event_id: Option<String>,
+    correlation_id: Option<String>,
+    actor: Option<String>,
 }
 
 impl AuditFilter {
@@ -62,11 +67,41 @@ impl AuditFilter {
         self
     }
 
-    /// About this event of this source.
-    pub fn event(mut self, source: impl Into<String>, event_id: impl Into<String>) -> Self {
-        self.source = Some(source.into());
-        self.event_id = Some(event_id.into());
+    /// About this event of this source. Takes the place of [`stream`](Self::stream).
+    pub fn event(self, source: impl Into<String>, event_id: impl Into<String>) -> Self {
+        Self {
+            event_id: Some(event_id.into()),
+            correlation_id: None,
+            ..self.source(source)
+        }
+    }
+
+    /// About this stream of this source, and about its events. Takes the place of [`event`](Self::event). Lines that an earlier
+    /// version of this crate wrote are found by their event or their source alone.
+    pub fn stream(self, source: impl Into<String>, correlation_id: impl Into<String>) -> Self {
+        Self {
+            correlation_id: Some(correlation_id.into()),
+            event_id: None,
+            ..self.source(source)
+        }
+    }
+
+    /// What this operator did; `inbox` is what the inbox did by itself.
+    pub fn actor(mut self, name: impl Into<String>) -> Self {
+        self.actor = Some(name.into());
         self
+    }
+
+    fn for_database(&self) -> AuditRows<'_> {
+        AuditRows {
+            source: self.source.as_deref(),
+            about: match (&self.event_id, &self.correlation_id) {
+                (Some(id), _) => About::Event(id),
+                (None, Some(id)) => About::Stream(id),
+                (None, None) => About::All,
+            },
+            actor: self.actor.as_deref(),
+        }
     }
 }
 
@@ -93,11 +128,11 @@ impl<DB: Backend> Operator<DB> {
         limit: usize,
     ) -> Result<AuditPage, OperatorError> {
         let limit = limit.clamp(1, MOST);
-        let (source, event_id) = (filter.source.as_deref(), filter.event_id.as_deref());
+        let which = filter.for_database();
         let before = before.unwrap_or(i64::MAX);
         let found = self
             .look(async |shared, conn| {
-                DB::audit_lines(conn, &shared.sql, source, event_id, before, limit.rows()).await
+                DB::audit_lines(conn, &shared.sql, which, before, limit.rows()).await
             })
             .await?;
         let next = found.last().filter(|_| found.len() == limit);

@@ -9,7 +9,7 @@ use super::{MOST, Operator, Rows, StreamInfo, info};
 use crate::clock::Timestamp;
 use crate::error::OperatorError;
 use crate::request;
-use crate::store::{Backend, Key, LetterFilter, LetterRow, Place, Reason, State, Stream};
+use crate::store::{AT_ONCE, Backend, Key, LetterFilter, LetterRow, Place, Reason, State, Stream};
 
 /// Stored events around one, on either side of it.
 const NEIGHBOURS: i64 = 10;
@@ -189,6 +189,9 @@ pub struct Letter {
     pub last_status: Option<u16>,
     /// What went wrong last, in words.
     pub last_error: Option<String>,
+    /// The worker's next attempt comes no earlier, of a parked event: after a failure, or since its handler said "not yet".
+    /// Nothing if it waits for its turn, or for the worker, alone. [`Operator::try_now`] does not wait.
+    pub not_before: Option<Timestamp>,
     /// The size of its stored body; nothing if there is none, as of an applied one or over the bound on parking.
     pub body_bytes: Option<u64>,
     /// An operator has had it replayed out of its order.
@@ -213,6 +216,10 @@ impl Letter {
             attempts: row.attempts.unwrap_or(0),
             last_status: status(row.last_status),
             last_error: row.last_error,
+            not_before: row
+                .not_before
+                .map(Timestamp::from_micros)
+                .filter(|at| row.state == State::Parked && *at > AT_ONCE),
             body_bytes: row
                 .body_bytes
                 .and_then(|bytes| u64::try_from(bytes).ok())

@@ -36,7 +36,7 @@ use std::sync::Arc;
 
 use tokio::time::{Duration, Instant, timeout_at};
 
-use crate::dispatch::{Change, Discard, Never, Replay, Reset, own};
+use crate::dispatch::{Change, Discard, Never, Replay, Reset, TryNow, own};
 use crate::error::OperatorError;
 use crate::inbox::Inbox;
 use crate::order::hints;
@@ -167,9 +167,35 @@ impl<DB: Backend> Operator<DB> {
         };
         let change = own(&self.shared, &replay).await??;
         if change.changed && change.stream.is_none() {
-            let event_id = event_id.into();
-            let source = source.into();
-            self.tell(Work::Event { source, event_id });
+            self.tell_of_event(source, event_id);
+        }
+        self.wake(source, &change);
+        Ok(change.changed)
+    }
+
+    /// Has a parked event tried as soon as its turn is there, where it waits for its backoff, or for as long as its handler
+    /// said "not yet": the worker comes at once. Attempts stay counted, and the next failure is waited after as before. False
+    /// if it waits for no such time (it is due, or waits for its turn alone), or is applied. An attempt that is under way is
+    /// waited for.
+    ///
+    /// # Errors
+    /// Of the kinds [`Dead`](crate::OperatorErrorKind::Dead), `Fenced`, `Closed` or `NotFound`; and as every action.
+    pub async fn try_now(
+        &self,
+        source: &str,
+        event_id: &str,
+        reason: &str,
+    ) -> Result<bool, OperatorError> {
+        check_reason(reason)?;
+        let try_now = TryNow {
+            key: Key { source, event_id },
+            actor: &self.actor,
+            reason,
+        };
+        let change = own(&self.shared, &try_now).await??;
+        if change.changed {
+            // Of one that is replayed out of its order there is more than its stream to tell of.
+            self.tell_of_event(source, event_id);
         }
         self.wake(source, &change);
         Ok(change.changed)
@@ -370,6 +396,11 @@ impl<DB: Backend> Operator<DB> {
     fn tell(&self, work: Work) {
         worker::wake(&self.shared, work.clone());
         hints::tell(&self.shared, work);
+    }
+
+    fn tell_of_event(&self, source: &str, event_id: &str) {
+        let (source, event_id) = (source.into(), event_id.into());
+        self.tell(Work::Event { source, event_id });
     }
 
     async fn begins(&self, source: &str) -> Option<Start> {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::drain::{Drained, SOON, Step, later, until};
 use crate::broken::{self, Variant};
-use crate::dispatch::{Bury, Job, Reply, Settled};
+use crate::dispatch::{self, Bury, Job, Reply, Settled};
 use crate::probe::Happened;
 use crate::queue::End;
 use crate::shared::Shared;
@@ -128,10 +128,14 @@ pub(super) async fn judge<DB: Backend>(
             later(SOON)
         }
         End::Failed => {
+            let words;
             let failure = match &settled.reply {
                 Reply::Handler(_, response) => Failure {
                     status: Some(response.status()),
-                    error: "the handler's answer",
+                    error: {
+                        words = dispatch::words(source, "the handler's answer", response);
+                        &words
+                    },
                     at_least: retry_after(response),
                 },
                 Reply::Inbox(answer) => Failure {

@@ -35,6 +35,8 @@ const BACKOFF: [Duration; 6] = [
 const MAX_ATTEMPTS: u32 = 10;
 /// Of one answer: what answers to webhooks never need.
 const ANSWER_LIMIT: usize = 64 * 1024;
+/// Of one that failed: escaped it may be ten times as long, which every database's column of text takes.
+const LONGEST_FAILURE_ANSWER: usize = 4_096;
 /// Attempts in a row that ended with their process: a deploy that kills may meet the same event twice.
 const MAX_CRASHES: u32 = 5;
 /// Events of one source that may be parked or dead.
@@ -73,6 +75,7 @@ pub struct Source {
     allow_gone: bool,
     store_answers: bool,
     answer_limit: usize,
+    failure_answers: Option<usize>,
     unfenced: bool,
     elements: Option<Elements>,
     equal_versions: EqualVersions,
@@ -150,6 +153,7 @@ impl Source {
             mapping: preset.mapping(),
             store_answers: preset.stores_answers,
             answer_limit: ANSWER_LIMIT,
+            failure_answers: None,
             preset,
             secrets: SecretsFrom::Unset,
             tolerance: Tolerance::default(),
@@ -311,6 +315,26 @@ impl Source {
     /// gets `already_processed`, and is not processed again either. Default: 64 KiB.
     pub fn answer_limit(mut self, bytes: usize) -> Self {
         self.answer_limit = bytes;
+        self
+    }
+
+    /// Keeps the beginning of the handler's own answer beside what it refused or failed: up to so many bytes of its body,
+    /// for whoever looks at the dead letter or the parked event ([`Letter::last_error`](crate::operator::Letter::last_error),
+    /// the console, the command line). As text, with control characters escaped. Default: none; the status alone is kept.
+    ///
+    /// What a handler answers may say something about a customer: turn it on only if everybody who may look at events may
+    /// read that. It goes with the event's request when that is erased or discarded, and with its next attempt. Such an answer is
+    /// read whole before it goes out.
+    ///
+    /// # Panics
+    /// If it is not 1 to 4,096 bytes: it stands in lists.
+    #[track_caller]
+    pub fn keep_failure_answers(mut self, bytes: usize) -> Self {
+        assert!(
+            (1..=LONGEST_FAILURE_ANSWER).contains(&bytes),
+            "of a failing answer 1 to {LONGEST_FAILURE_ANSWER} bytes are kept, not {bytes}"
+        );
+        self.failure_answers = Some(bytes);
         self
     }
 

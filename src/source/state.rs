@@ -21,6 +21,7 @@ use crate::door::Door;
 use crate::envelope::{Elements, Envelope, Mapping, Sequence};
 use crate::error::{BuildError, BuildErrorKind};
 use crate::event::Outcome;
+use crate::kept::Collect;
 use crate::preset::Reaction;
 use crate::store::{Fence, Known, SETTLING, Start};
 use crate::trace::TraceContext;
@@ -393,6 +394,20 @@ impl SourceState {
         self.source
             .store_answers
             .then_some(self.source.answer_limit)
+    }
+
+    /// The bytes of a failing answer that are kept; nothing if none are.
+    pub(crate) fn failure_answers(&self) -> Option<usize> {
+        self.source.failure_answers
+    }
+
+    /// Which answers' bodies are read whole before they go out.
+    pub(crate) fn collects(&self) -> Option<Collect> {
+        match (self.answer_limit(), self.failure_answers()) {
+            (Some(_), _) => Some(Collect::All),
+            (None, Some(_)) => Some(Collect::Failures),
+            (None, None) => None,
+        }
     }
 
     pub(crate) fn allows_gone(&self) -> bool {

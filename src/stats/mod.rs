@@ -125,6 +125,29 @@ pub struct Counts {
     pub p99: Option<f64>,
 }
 
+impl Counts {
+    /// [`Counts::success_rate`] for people: rounded to a tenth, and neither "100 %" while there is one that did not succeed
+    /// nor "0 %" while there is one that did.
+    pub fn success_percent(&self) -> Option<String> {
+        self.success_rate.map(percent)
+    }
+}
+
+fn percent(share: f64) -> String {
+    let tenths = (share * 1_000.0).round();
+    if share >= 1.0 {
+        "100 %".into()
+    } else if tenths >= 1_000.0 {
+        "> 99.9 %".into()
+    } else if share <= 0.0 {
+        "0 %".into()
+    } else if tenths < 1.0 {
+        "< 0.1 %".into()
+    } else {
+        format!("{:.1} %", tenths / 10.0)
+    }
+}
+
 /// What was counted of one event type.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
@@ -156,4 +179,24 @@ pub struct SecretUse {
     pub label: String,
     /// When a delivery was last verified by it, in any process, to the second.
     pub last_verified: Timestamp,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_rounded_and_neither_all_nor_nothing_unless_it_is() {
+        for (share, text) in [
+            (1.0, "100 %"),
+            (0.999_99, "> 99.9 %"),
+            (0.999_4, "99.9 %"),
+            (0.995_6, "99.6 %"),
+            (0.5, "50.0 %"),
+            (0.000_1, "< 0.1 %"),
+            (0.0, "0 %"),
+        ] {
+            assert_eq!(percent(share), text);
+        }
+    }
 }

@@ -243,13 +243,13 @@ macro_rules! statements_for_operators {
                 .fetch_optional(conn)
                 .await?;
             let Some(row) = row else { return Ok(None) };
-            let request = match text(&row, 17)? {
+            let request = match text(&row, 18)? {
                 None => None,
                 Some(method) => Some(StoredRequest {
                     method,
-                    uri: required(text(&row, 18)?)?,
-                    headers: row.try_get::<Vec<u8>, _>(19)?.into(),
-                    body: row.try_get::<Vec<u8>, _>(20)?.into(),
+                    uri: required(text(&row, 19)?)?,
+                    headers: row.try_get::<Vec<u8>, _>(20)?.into(),
+                    body: row.try_get::<Vec<u8>, _>(21)?.into(),
                 }),
             };
             Ok(Some((letter(&row)?, request)))
@@ -329,25 +329,31 @@ macro_rules! statements_for_operators {
         async fn audit_lines(
             conn: &mut Self::Connection,
             sql: &Sql,
-            source: Option<&str>,
-            event_id: Option<&str>,
+            which: AuditRows<'_>,
             before: i64,
             limit: i64,
         ) -> Result<Vec<AuditRow>> {
             $crate::fail::point!(sql, "store.audit_lines");
-            let query = match (source, event_id) {
-                (Some(source), Some(event_id)) => sqlx::query(sql.audit_of_event.clone())
-                    .bind(source)
-                    .bind(event_id),
-                (Some(source), None) => sqlx::query(sql.audit_of_source.clone()).bind(source),
-                (None, _) => sqlx::query(sql.audit_lines.clone()),
+            let mut query = match (which.source, which.about, which.actor) {
+                (Some(source), about, actor) => {
+                    let query = match about {
+                        About::All => sqlx::query(sql.audit_of_source.clone()).bind(source),
+                        About::Event(id) => sqlx::query(sql.audit_of_event.clone())
+                            .bind(source)
+                            .bind(id),
+                        About::Stream(id) => sqlx::query(sql.audit_of_stream.clone())
+                            .bind(source)
+                            .bind(id),
+                    };
+                    query
+                        .bind(i64::from(actor.is_none()))
+                        .bind(actor.unwrap_or_default())
+                }
+                (None, _, Some(actor)) => sqlx::query(sql.audit_of_actor.clone()).bind(actor),
+                (None, _, None) => sqlx::query(sql.audit_lines.clone()),
             };
-            let rows = query
-                .persistent(sql.named)
-                .bind(before)
-                .bind(limit)
-                .fetch_all(conn)
-                .await?;
+            query = query.persistent(sql.named).bind(before).bind(limit);
+            let rows = query.fetch_all(conn).await?;
             rows.iter().map(audit_line).collect()
         }
     };
@@ -428,6 +434,7 @@ macro_rules! letter_row {
                 action: required(text(row, 4)?)?,
                 actor: required(text(row, 5)?)?,
                 detail: required(text(row, 6)?)?,
+                correlation_id: text(row, 7)?,
             })
         }
 
@@ -451,6 +458,7 @@ macro_rules! letter_row {
                     .map(Timestamp::from_micros),
                 body_bytes: row.try_get(15)?,
                 out_of_order: row.try_get(16)?,
+                not_before: row.try_get(17)?,
             })
         }
     };

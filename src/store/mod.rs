@@ -516,6 +516,14 @@ pub trait Backend: Database + sealed::Sealed {
         out_of_order: bool,
         at: Timestamp,
     ) -> impl Future<Output = Result<bool>> + Send;
+    /// Has a parked event wait for its turn alone; false if it waits for nothing else.
+    #[doc(hidden)]
+    fn hasten(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        key: Key<'_>,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<bool>> + Send;
     /// Gives a stored event the request that it has no body of.
     #[doc(hidden)]
     fn keep_body(
@@ -863,13 +871,12 @@ pub trait Backend: Database + sealed::Sealed {
         from: &Place<'_>,
         limit: i64,
     ) -> impl Future<Output = Result<Vec<StreamEventRow>>> + Send;
-    /// Lines of the audit table before `before`, newest first. An event is one of a source.
+    /// Lines of the audit table before `before`, newest first.
     #[doc(hidden)]
     fn audit_lines(
         conn: &mut Self::Connection,
         sql: &Sql,
-        source: Option<&str>,
-        event_id: Option<&str>,
+        which: AuditRows<'_>,
         before: i64,
         limit: i64,
     ) -> impl Future<Output = Result<Vec<AuditRow>>> + Send;

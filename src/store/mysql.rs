@@ -54,6 +54,11 @@ const VERSIONS: &[Version] = &[
         sql: include_str!("../../migrations/mysql/0004_stats.sql"),
     },
     Version {
+        number: 5,
+        name: "audit",
+        sql: include_str!("../../migrations/mysql/0005_audit.sql"),
+    },
+    Version {
         number: 6,
         name: "count",
         sql: include_str!("../../migrations/mysql/0006_count.sql"),

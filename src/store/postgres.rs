@@ -57,6 +57,11 @@ const VERSIONS: &[Version] = &[
         sql: include_str!("../../migrations/postgres/0004_stats.sql"),
     },
     Version {
+        number: 5,
+        name: "audit",
+        sql: include_str!("../../migrations/postgres/0005_audit.sql"),
+    },
+    Version {
         number: 6,
         name: "count",
         sql: include_str!("../../migrations/postgres/0006_count.sql"),

@@ -330,6 +330,9 @@ statements! {
     // brings it.
     keep_body = "UPDATE {p}pending SET method = ?, uri = ?, headers = ?, body = ?, bytes = ?
         WHERE source = ? AND event_id = ? AND LENGTH(body) = 0";
+    // What it waits for is its backoff, or what its handler asked for. An attempt that is under way has none.
+    hasten = "UPDATE {p}pending SET not_before = ?
+        WHERE source = ? AND event_id = ? AND reason IS NULL AND not_before > ?";
     requeue = "UPDATE {p}pending SET reason = NULL, not_before = ?, parked_at = ?, attempts = 0, unfinished = 0,
             lease_token = 0, lease_owner = NULL
         WHERE source = ? AND event_id = ?";
@@ -347,7 +350,8 @@ statements! {
     purge_fences = "{delete_fences} (
             SELECT source, digest FROM {p}fence WHERE source = ? AND expires_at < ?
             ORDER BY expires_at LIMIT ?{skip_locked}) AS batch{batch_of_fences}";
-    audit = "INSERT INTO {p}audit (at, source, event_id, action, actor, detail) VALUES (?, ?, ?, ?, ?, ?)";
+    audit = "INSERT INTO {p}audit (at, source, event_id, action, actor, detail, correlation_id)
+        VALUES (?, ?, ?, ?, ?, ?, ?)";
     // A dead letter for a gap (1) comes back by itself when the gap fills; the others wait for somebody.
     due_streams = "SELECT p.source, p.correlation_id
         FROM {p}pending p
@@ -422,7 +426,7 @@ statements! {
     purge_audit = "DELETE FROM {p}audit WHERE id IN (SELECT id FROM (
             SELECT id, at FROM {p}audit ORDER BY id LIMIT ?) AS oldest WHERE at < ?)";
     // Not of what waits: it could not be applied without them. A flag before each value says whether any will do.
-    erase_pending = "UPDATE {p}pending SET headers = ?, body = ?, uri = '/', bytes = 0
+    erase_pending = "UPDATE {p}pending SET headers = ?, body = ?, uri = '/', bytes = 0, last_error = NULL
         WHERE source = ? AND (? = 1 OR event_id = ?) AND (? = 1 OR correlation_id = ?) AND parked_at < ?
             AND reason > 1 AND LENGTH(body) + LENGTH(headers) > 0";
     erase_answers = "UPDATE {p}answer SET headers = ?, body = NULL
@@ -539,13 +543,17 @@ statements! {
         FROM {p}pending
         WHERE source = ? AND correlation_id = ? AND generation = ? AND sequence >= ?
         ORDER BY sequence, event_id LIMIT ?";
-    audit_lines = "SELECT id, at, source, event_id, action, actor, detail FROM {p}audit
+    audit_lines = "SELECT id, at, source, event_id, action, actor, detail, correlation_id FROM {p}audit
         WHERE id < ? ORDER BY id DESC LIMIT ?";
-    // Apart, so that each has its index.
-    audit_of_source = "SELECT id, at, source, event_id, action, actor, detail FROM {p}audit
-        WHERE source = ? AND id < ? ORDER BY id DESC LIMIT ?";
-    audit_of_event = "SELECT id, at, source, event_id, action, actor, detail FROM {p}audit
-        WHERE source = ? AND event_id = ? AND id < ? ORDER BY id DESC LIMIT ?";
+    // Apart, so that each has its index; of whom, within those of a source, is a flag and a name.
+    audit_of_actor = "SELECT id, at, source, event_id, action, actor, detail, correlation_id FROM {p}audit
+        WHERE actor = ? AND id < ? ORDER BY id DESC LIMIT ?";
+    audit_of_source = "SELECT id, at, source, event_id, action, actor, detail, correlation_id FROM {p}audit
+        WHERE source = ? AND (? = 1 OR actor = ?) AND id < ? ORDER BY id DESC LIMIT ?";
+    audit_of_event = "SELECT id, at, source, event_id, action, actor, detail, correlation_id FROM {p}audit
+        WHERE source = ? AND event_id = ? AND (? = 1 OR actor = ?) AND id < ? ORDER BY id DESC LIMIT ?";
+    audit_of_stream = "SELECT id, at, source, event_id, action, actor, detail, correlation_id FROM {p}audit
+        WHERE source = ? AND correlation_id = ? AND (? = 1 OR actor = ?) AND id < ? ORDER BY id DESC LIMIT ?";
     // Replay bursts.
     start_burst = "INSERT INTO {p}burst (source, burst_id, event_type, since_at, until_at, started_at)
         VALUES (?, ?, ?, ?, ?, ?){on_conflict}";
@@ -603,7 +611,7 @@ statements! {
         OR EXISTS (SELECT lease_token, lease_owner, lease_until, unfinished, tried_at, out_of_order
             FROM {p}pending WHERE 1 = 0)
         OR EXISTS (SELECT digest FROM {p}fence WHERE 1 = 0)
-        OR EXISTS (SELECT detail FROM {p}audit WHERE 1 = 0)
+        OR EXISTS (SELECT detail, correlation_id FROM {p}audit WHERE 1 = 0)
         OR EXISTS (SELECT kind FROM {p}range WHERE 1 = 0)
         OR EXISTS (SELECT beat_at FROM {p}worker WHERE 1 = 0)
         OR EXISTS (SELECT entity FROM {p}guard WHERE 1 = 0)
@@ -692,7 +700,7 @@ const LETTER: &str =
     "CAST(e.state AS {bigint}), CAST(p.reason AS {bigint}), e.event_type, e.correlation_id,
             CAST(e.generation AS {bigint}), e.sequence, e.yielded_to, e.received_at, e.decided_at,
             CAST(p.attempts AS {bigint}), CAST(p.last_status AS {bigint}), p.last_error, p.tried_at,
-            CAST(LENGTH(p.body) AS {bigint}), CAST(p.out_of_order AS {bigint})";
+            CAST(LENGTH(p.body) AS {bigint}), CAST(p.out_of_order AS {bigint}), p.not_before";
 
 /// Something for each bucket of a histogram, whose column is `{b}`.
 fn of_buckets(text: &str) -> String {

@@ -566,6 +566,7 @@ pub struct LetterRow {
     pub tried_at: Option<Timestamp>,
     pub body_bytes: Option<i64>,
     pub out_of_order: Option<i64>,
+    pub not_before: Option<i64>,
 }
 
 /// Which stored events; nothing: any.
@@ -601,6 +602,8 @@ pub struct ErasureFilter<'a> {
 pub struct Audit<'a> {
     pub at: Timestamp,
     pub key: Key<'a>,
+    /// Of the event, if it has one, or the stream that it is about.
+    pub correlation_id: Option<&'a str>,
     pub action: &'static str,
     pub actor: &'a str,
     pub detail: &'a str,
@@ -613,9 +616,31 @@ pub struct AuditRow {
     pub at: Timestamp,
     pub source: String,
     pub event_id: Option<String>,
+    pub correlation_id: Option<String>,
     pub action: String,
     pub actor: String,
     pub detail: String,
+}
+
+/// Which lines of the audit table; nothing: any.
+#[doc(hidden)]
+#[derive(Clone, Copy, Default)]
+pub struct AuditRows<'a> {
+    pub source: Option<&'a str>,
+    /// Of the source.
+    pub about: About<'a>,
+    pub actor: Option<&'a str>,
+}
+
+/// What of a source lines of the audit table are about.
+#[doc(hidden)]
+#[derive(Clone, Copy, Default)]
+pub enum About<'a> {
+    #[default]
+    All,
+    Event(&'a str),
+    /// By its correlation id: the stream, and its events.
+    Stream(&'a str),
 }
 
 /// What waits in a stream, in one generation of it.

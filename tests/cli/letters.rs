@@ -8,6 +8,8 @@ use crate::world::{World, numbered, plain, refused};
 
 on_each_database![
     one_dead_letter_is_replayed_or_discarded,
+    a_replay_says_what_comes_of_it_and_may_wait_for_that,
+    what_waits_for_its_backoff_says_when_and_is_tried_now,
     many_are_dealt_with_at_once_after_a_look,
     what_is_old_is_forgotten_and_floors_are_respected,
 ];
@@ -46,6 +48,110 @@ fn one_dead_letter_is_replayed_or_discarded(kind: Kind) {
     // The fence holds nothing of these.
     let release = [&["dead", "release", "crm", "evt_never"][..], &WHY].concat();
     assert_eq!(world.json(0, &release)["changed"], false);
+}
+
+/// §5.15: whoever puts something back wants to know whether it is done then.
+fn a_replay_says_what_comes_of_it_and_may_wait_for_that(kind: Kind) {
+    let mut world = World::new(kind);
+    world.send(&refused(numbered("acct", 1)));
+    world.send(&numbered("acct", 2));
+    world.send(&refused(plain("evt_free")));
+    let discard = ["dead", "discard", "crm", "evt_acct_2", "--yes"];
+    world.json(0, &[&discard[..], &WHY].concat());
+    let mut third = refused(numbered("acct", 4));
+    third["event_id"] = "evt_third".into();
+    world.send(&third);
+    world.stop();
+    // Behind what is not applied, and with nobody there.
+    let dead = "UPDATE tower_inbox_pending SET reason = 3 WHERE event_id = 'evt_third'";
+    world.db.execute(dead);
+    world
+        .db
+        .execute("UPDATE tower_inbox_event SET state = 3 WHERE event_id = 'evt_third'");
+    world
+        .db
+        .execute("UPDATE tower_inbox_alive SET at = at - 3600000000");
+    let third = [&["dead", "replay", "crm", "evt_third"][..], &WHY].concat();
+    let text = world.run(&third).stdout;
+    let says = "put back; it waits behind sequence 1 (held by dead letter evt_acct_1 (rejected)), and then a receiver, of which none";
+    assert!(text.starts_with(says), "{text}");
+    assert_eq!(
+        world.json(0, &third),
+        json!({"changed": false, "state": "parked", "waits_for": 1})
+    );
+    let free = [&["dead", "replay", "crm", "evt_free"][..], &WHY].concat();
+    let waited = world.run(&[&free[..], &["--wait", "1s"]].concat());
+    assert_eq!(waited.status, 1, "{waited:?}");
+    assert!(
+        waited
+            .stdout
+            .contains("put back; not applied within 1 s: its turn is there"),
+        "{waited:?}"
+    );
+    world.start();
+    // It is refused once more, which is told too.
+    let waited = world.run(&[&free[..], &["--wait"]].concat());
+    assert_eq!(waited.status, 1, "{waited:?}");
+    assert!(
+        waited.stdout.contains("it is a dead letter: rejected, 422"),
+        "{waited:?}"
+    );
+    world.mend();
+    let waited = world.run(&[&free[..], &["--wait"]].concat());
+    assert_eq!(
+        (waited.status, &*waited.stdout),
+        (0, "put back; it is applied\n")
+    );
+    world
+        .run(&[&["dead", "replay", "--all", "--yes", "--wait"][..], &WHY].concat())
+        .is(2, "--wait is for one");
+}
+
+/// §5.5, §5.15
+fn what_waits_for_its_backoff_says_when_and_is_tried_now(kind: Kind) {
+    let world = World::new(kind);
+    let mut failing = numbered("acct", 2);
+    failing["data"] = json!({"status": 503});
+    world.send(&failing);
+    world.send(&numbered("acct", 3));
+    world.send(&numbered("acct", 1));
+    let show = ["events", "show", "crm", "evt_acct_2"];
+    wait_until("it has failed", || {
+        world.json(0, &show)["last_status"] == 503
+    });
+    let story = world.json(0, &show);
+    assert!(story["not_before"].is_string(), "{story}");
+    let text = world.run(&show).stdout;
+    for says in [
+        "so far, last status 503",
+        "next attempt",
+        "min: events try-now",
+    ] {
+        assert!(text.contains(says), "no {says}: {text}");
+    }
+    let behind = world.run(&["events", "show", "crm", "evt_acct_3"]).stdout;
+    assert!(
+        behind.contains("when its turn is there, behind 2"),
+        "{behind}"
+    );
+    let streams = world.run(&["streams"]).stdout;
+    assert!(streams.contains("(503), again in"), "{streams}");
+    let table = world.run(&["streams", "show", "crm", "acct"]).stdout;
+    assert!(
+        table.contains("NEXT TRY") && table.contains(" min "),
+        "{table}"
+    );
+    world.mend();
+    let try_now = |id: &'static str| [&["events", "try-now", "crm", id][..], &WHY].concat();
+    assert_eq!(world.json(0, &try_now("evt_acct_3"))["waits_for"], 2);
+    assert_eq!(world.json(0, &try_now("evt_acct_2"))["changed"], true);
+    wait_until("all are applied", || world.applied().len() == 3);
+    assert_eq!(world.json(0, &try_now("evt_acct_2"))["changed"], false);
+    world.run(&try_now("evt_none")).is(1, "never came");
+    world.send(&numbered("other", 1));
+    let letter = "UPDATE tower_inbox_event SET state = 3 WHERE event_id = 'evt_other_1'";
+    world.db.execute(letter);
+    world.run(&try_now("evt_other_1")).is(1, "dead replay");
 }
 
 /// §5.15: a look first, at a pace, by what is asked for; and again, which changes nothing.

@@ -132,6 +132,22 @@ fn the_whole_story_of_an_event_is_told_and_its_body_on_demand(kind: Kind) {
     world
         .run(&["events", "show", "crm", "evt_none"])
         .is(1, "never came");
+    let lines = |arguments: &[&str]| {
+        let page = world.json(0, &[&["audit"][..], arguments].concat());
+        page["entries"].as_array().expect("a list").len()
+    };
+    assert_eq!((lines(&["--by", "ada"]), lines(&["--by", "bob"])), (1, 0));
+    let stream = ["--source", "crm", "--correlation-id", "acct"];
+    assert_eq!(lines(&stream), 0);
+    assert_eq!(world.send(&numbered("acct", 2)), 202);
+    let discard = ["dead", "discard", "crm", "evt_acct_2", "--yes"];
+    let why = ["--reason", "theirs", "--first-sequence", "1"];
+    world.json(0, &[&discard[..], &why].concat());
+    assert_eq!(lines(&stream), 1);
+    assert_eq!(lines(&[&stream[..], &["--by", "bob"]].concat()), 0);
+    world
+        .run(&["audit", "--correlation-id", "acct"])
+        .is(2, "--source");
 }
 
 /// An id, an error and a header may hold escape sequences: shown as text, and exact in JSON.

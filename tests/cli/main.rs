@@ -8,6 +8,7 @@ mod cursors;
 mod hostile;
 mod letters;
 mod looking;
+mod on_call;
 mod plain;
 mod races;
 mod sending;

@@ -193,3 +193,27 @@ fn no_password_shows_wherever_it_was_typed() {
     let typed = Call::new(&["status", "--database-url", url]).outcome();
     assert!(typed.stderr.contains("DATABASE_URL"), "{typed:?}");
 }
+
+/// Nobody mends his command line three times.
+#[test]
+fn all_that_is_wrong_with_a_command_line_is_told_at_once() {
+    let commands: [&[&str]; 4] = [
+        &["dead", "discard", "crm", "evt_1"],
+        &["skip", "crm", "acct", "4"],
+        &["cursor", "reset", "crm", "acct", "--to", "1"],
+        &["dead", "replay"],
+    ];
+    for command in commands {
+        let outcome = Call::new(command).without("USER").outcome();
+        for says in ["--reason", "--actor", "--yes", "DATABASE_URL"] {
+            outcome.is(2, says);
+        }
+    }
+    let outcome = Call::new(&["dead", "replay"]).outcome();
+    outcome.is(2, "--all");
+    outcome.is(2, "--reason");
+    let dry = Call::new(&["skip", "crm", "acct", "4", "--dry-run"]);
+    let outcome = dry.without("USER").outcome();
+    outcome.is(2, "DATABASE_URL");
+    assert!(!outcome.stderr.contains("--actor"), "{outcome:?}");
+}

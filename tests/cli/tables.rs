@@ -2,11 +2,12 @@
 
 use crate::support::database::{Kind, on_each_database};
 use crate::support::wait_until;
-use crate::world::{World, numbered};
+use crate::world::{World, numbered, plain, refused};
 
 on_each_database![
     tables_are_brought_by_migrate_and_demanded_by_the_rest,
     check_finds_out_what_is_there,
+    check_says_which_streams_are_held_up_and_that_this_is_not_in_order,
 ];
 
 /// §5.9: a deployment is looked at before anything is delivered to it.
@@ -105,4 +106,53 @@ fn check_finds_out_what_is_there(kind: Kind) {
     );
     let text = world.run(&["check"]).stdout;
     assert!(text.contains("problem  due"), "{text}");
+}
+
+/// §5.10, §8: a person, or cron, sees what nobody but a person frees.
+fn check_says_which_streams_are_held_up_and_that_this_is_not_in_order(kind: Kind) {
+    let world = World::new(kind);
+    wait_until("a receiver gives a sign of life", || {
+        world.db.rows("alive") > 0
+    });
+    let text = world.run(&["check"]);
+    assert_eq!(text.status, 0, "{text:?}");
+    assert!(text.stdout.contains("none is held up"), "{text:?}");
+    assert!(text.stdout.ends_with("in order; 0 notes\n"), "{text:?}");
+    // What holds nothing up is for whoever has time.
+    world.send(&refused(plain("evt_free")));
+    world.send(&numbered("early", 3));
+    let found = world.json(0, &["check"]);
+    assert_eq!(found["ok"], true, "{found}");
+    assert_eq!(problems(&found), Vec::<String>::new());
+    world.send(&refused(numbered("acct", 1)));
+    world.send(&numbered("acct", 2));
+    world.send(&refused(numbered("other", 1)));
+    let found = world.json(1, &["check"]);
+    let [dead] = &problems(&found)[..] else {
+        panic!("{found}")
+    };
+    assert!(
+        dead.starts_with("dead: 2 streams (acct at 1 first) of crm held up"),
+        "{dead}"
+    );
+    // A gap that stands.
+    world.db.execute(
+        "UPDATE tower_inbox_pending SET parked_at = parked_at - 600000000 WHERE correlation_id = 'early'",
+    );
+    let found = world.json(1, &["check"]);
+    let gap = "gaps: 1 stream (early at 1) of crm behind a sequence that has not come for 5 min";
+    assert!(problems(&found)[1].starts_with(gap), "{found}");
+    let text = world.run(&["check"]).stdout;
+    assert!(text.contains("not in order: 2 problems; 1 note"), "{text}");
+}
+
+fn problems(found: &serde_json::Value) -> Vec<String> {
+    let findings = found["findings"].as_array().expect("a list").iter();
+    let word = |finding: &serde_json::Value, name: &str| {
+        finding[name].as_str().expect("a word").to_owned()
+    };
+    findings
+        .filter(|finding| finding["level"] == "problem")
+        .map(|finding| format!("{}: {}", word(finding, "about"), word(finding, "text")))
+        .collect()
 }

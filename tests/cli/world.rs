@@ -285,7 +285,9 @@ async fn start<DB: Backend>(
 ) -> Receiver {
     let source = Source::sequenced("crm")
         .secrets([SECRET])
-        .recovery_window(Duration::from_secs(3_600));
+        .recovery_window(Duration::from_secs(3_600))
+        // What fails is tried again long after the test.
+        .backoff([Duration::from_secs(3_600)]);
     let inbox = Inbox::builder(pool.expect("a database"))
         .source(source)
         .poll_every(Duration::from_millis(200))

@@ -24,7 +24,7 @@ suite![
 
 const SECRET: &str = "a webhook secret";
 
-fn split() -> Source {
+pub(crate) fn split() -> Source {
     Source::new(SOURCE, Preset::STRIPE)
         .secrets([SECRET])
         .elements(Some("events".into()))
@@ -44,7 +44,7 @@ fn signed(body: &Value) -> Request<Body> {
 }
 
 /// A request with these events.
-fn batch(ids: &[&str]) -> Request<Body> {
+pub(crate) fn batch(ids: &[&str]) -> Request<Body> {
     let event = |id: &&str| json!({"id": id, "type": "charge", "data": {"amount": 1}});
     signed(&json!({"events": ids.iter().map(event).collect::<Vec<_>>()}))
 }

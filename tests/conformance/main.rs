@@ -43,6 +43,7 @@ mod erasure;
 mod exactly_once;
 #[cfg(feature = "failpoints")]
 mod expiry;
+mod failure_answers;
 mod faults;
 mod fence;
 #[cfg(feature = "failpoints")]
@@ -111,6 +112,7 @@ mod stats;
 mod stats_faults;
 mod stored_answers;
 mod tenants;
+mod try_now;
 mod verdicts;
 mod views;
 mod wake;

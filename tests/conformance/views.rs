@@ -16,6 +16,7 @@ suite![
     a_stream_whose_head_is_tried_again_and_again_says_so,
     a_stream_is_shown_with_its_cursor_its_ranges_and_what_is_stored,
     the_audit_log_is_read_newest_first_in_pages,
+    the_audit_log_is_read_by_stream_and_by_actor,
     whoever_reads_a_body_is_in_the_audit_log_before_he_sees_it,
 ];
 
@@ -272,6 +273,78 @@ async fn the_audit_log_is_read_newest_first_in_pages<D: TestDb>(db: D) {
     let one = read(&AuditFilter::new().event(SOURCE, "bad_3")).await;
     assert_eq!(one, [all[1].clone()]);
     assert_eq!(read(&AuditFilter::new().event("other", "bad_3")).await, []);
+}
+
+/// §5.15: a stream's lines are those about it and about its events, whoever wrote them.
+async fn the_audit_log_is_read_by_stream_and_by_actor<D: TestDb>(db: D) {
+    let mended = Arc::default();
+    let world = refusing(&db, &mended).await;
+    let [ada, bob] = ["ada", "bob"].map(|name| world.inbox.operator(name).expect("a name"));
+    for stream in ["acct", "ACCT"] {
+        world.send(&numbered(stream, 1)).await.is_applied();
+        world.send(&numbered(stream, 3)).await.is_parked(2);
+        let bad = format!("bad_{stream}");
+        world
+            .send(&Event::new(&bad).of(stream, 9))
+            .await
+            .is_parked(2);
+    }
+    world
+        .send(&Event::new("bad_free"))
+        .await
+        .is(422, "rejected");
+    let seen = ada.cursor(SOURCE, "acct").await.unwrap().unwrap().seen();
+    ada.skip(SOURCE, "acct", 2, seen, "skipped").await.unwrap();
+    bob.body(SOURCE, "bad_acct", "looked").await.unwrap();
+    bob.discard(SOURCE, "bad_acct", "discarded").await.unwrap();
+    ada.discard(SOURCE, "bad_ACCT", "another's").await.unwrap();
+    ada.discard(SOURCE, "bad_free", "nobody's").await.unwrap();
+    let cursor = ada.cursor(SOURCE, "acct").await.unwrap().unwrap().seen();
+    let reset = ada.reset(SOURCE, "acct", 1, cursor, "reset").await;
+    // The worker may be about to apply what was skipped to.
+    if reset.is_err() {
+        eventually("it is applied", async || {
+            world.sequences("acct").await == [1, 3]
+        })
+        .await;
+        let cursor = ada.cursor(SOURCE, "acct").await.unwrap().unwrap().seen();
+        ada.reset(SOURCE, "acct", 1, cursor, "reset").await.unwrap();
+    }
+    let read = async |filter: AuditFilter| {
+        let (mut found, mut before) = (Vec::new(), None);
+        loop {
+            let page = ada.audit(&filter, before, 2).await.expect("a page");
+            for entry in page.entries {
+                let why = entry.detail.rsplit(": ").next().expect("a text").to_owned();
+                found.push((entry.actor, why, entry.correlation_id.unwrap_or_default()));
+            }
+            before = page.next;
+            if before.is_none() {
+                return found;
+            }
+        }
+    };
+    let line = |who: &str, why: &str, of: &str| (who.to_owned(), why.to_owned(), of.to_owned());
+    let of_acct = [
+        line("ada", "reset", "acct"),
+        line("bob", "discarded", "acct"),
+        line("bob", "looked", "acct"),
+        line("ada", "skipped", "acct"),
+    ];
+    let stream = || AuditFilter::new().stream(SOURCE, "acct");
+    assert_eq!(read(stream()).await, of_acct);
+    assert_eq!(read(stream().actor("bob")).await, of_acct[1..3]);
+    assert_eq!(read(stream().actor("inbox")).await, []);
+    assert_eq!(read(AuditFilter::new().stream("other", "acct")).await, []);
+    assert_eq!(read(AuditFilter::new().actor("bob")).await, of_acct[1..3]);
+    let bobs = AuditFilter::new().actor("bob");
+    assert_eq!(read(bobs.event(SOURCE, "bad_acct")).await, of_acct[1..3]);
+    let adas = read(AuditFilter::new().source(SOURCE).actor("ada")).await;
+    let others = [
+        line("ada", "nobody's", ""),
+        line("ada", "another's", "ACCT"),
+    ];
+    assert_eq!(adas, [&of_acct[..1], &others, &of_acct[3..]].concat());
 }
 
 /// §5.15

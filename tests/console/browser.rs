@@ -79,10 +79,15 @@ impl Scene {
         browser.sees("missing");
         browser.link("acct_1").click();
         browser.sees("It waits for sequence 3, which has not come.");
+        browser.button("Skip…").click();
+        browser.sees("2 sequences would be skipped: 3 to 4.");
+        browser.sees("2 events, sequence 5 to 6, are due at once.");
+        browser.sees("This cannot be undone.");
+        self.picture("skip");
         browser
             .find("#reason-stream-skip")
             .write("lost by the producer, ticket 7");
-        browser.button("Skip").click();
+        browser.button("Skip 3 to 4").click();
         browser.sees("Skipped 3 to 4.");
         browser.sees_in_time("Nothing waits in it.");
     }
@@ -269,6 +274,11 @@ fn pages_fit_a_phone_in_light_and_dark() {
         ("streams", "/streams"),
         ("stream", "/stream?source=crm&id=acct_7"),
         ("event", "/event?source=crm&id=evt_bad_refund_2"),
+        (
+            "mistyped",
+            "/stream/skip?source=crm&id=acct_7&seen_next=42&seen_generation=0&first=42&last=99999999",
+        ),
+        ("discard", "/event/discard?source=crm&id=evt_bad_invoice_9"),
         ("dead", "/dead"),
         ("audit", "/audit"),
     ];
@@ -284,6 +294,9 @@ fn pages_fit_a_phone_in_light_and_dark() {
             for (name, path) in pages {
                 browser.open(&format!("{}{}", scene.base, path.trim_end_matches('/')));
                 browser.find("h1");
+                if name == "mistyped" {
+                    browser.sees("99,999,949 sequences that the producer may have yet to send");
+                }
                 let wide = browser.script("return document.documentElement.scrollWidth");
                 assert!(
                     wide.as_u64().is_some_and(|wide| wide <= width),

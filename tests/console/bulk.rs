@@ -25,6 +25,8 @@ async fn a_dry_run_comes_first_and_changes_nothing() {
         .await;
     dry.is(StatusCode::OK)
         .says("<b id=\"matched\">3</b>")
+        .says(">evt_bad_2<")
+        .says_not(" more<")
         .says("Nothing has been changed yet");
     assert_eq!((audited(&world).await, world.applied().await), (0, 0));
 
@@ -105,6 +107,9 @@ async fn a_long_one_goes_on_by_itself_and_nothing_is_begun_beside_it() {
     world.dead(ids(0..400)).await;
     world.mend();
     let mut ada = world.ada().await;
+    let dry = ada.submit("/dead/dry-run", &[("verb", "replay")]).await;
+    dry.says("and 380 more");
+    assert_eq!(dry.body.matches("<th scope=\"row\">").count(), 20);
     let confirm = [("verb", "replay"), ("seen", "400"), ("reason", "mended")];
     let begun = ada.submit("/dead/bulk", &confirm).await;
     begun.is(StatusCode::SEE_OTHER);

@@ -55,7 +55,10 @@ impl World {
         db.execute("CREATE TABLE effects (event_id TEXT NOT NULL)")
             .await;
         let mended = Arc::new(AtomicBool::new(false));
-        let source = Source::kudos(SOURCE).secrets([SECRET]);
+        // What fails is tried again long after the test.
+        let source = Source::kudos(SOURCE)
+            .secrets([SECRET])
+            .backoff([Duration::from_secs(3_600)]);
         let inbox = Inbox::builder(db.pool())
             .clock(clock)
             .source(source)
@@ -156,8 +159,11 @@ async fn apply(
     event: tower_inbox::Delivery,
     mended: Arc<AtomicBool>,
 ) -> StatusCode {
-    if event.event_id().contains("bad") && !mended.load(Ordering::Relaxed) {
-        return StatusCode::UNPROCESSABLE_ENTITY;
+    let is_mended = mended.load(Ordering::Relaxed);
+    match event.event_id() {
+        id if id.contains("bad") && !is_mended => return StatusCode::UNPROCESSABLE_ENTITY,
+        id if id.contains("later") && !is_mended => return StatusCode::SERVICE_UNAVAILABLE,
+        _ => {}
     }
     let inserted = sqlx::query("INSERT INTO effects (event_id) VALUES (?)")
         .bind(event.event_id())

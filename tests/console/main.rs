@@ -8,6 +8,7 @@ mod access;
 mod browser;
 mod bulk;
 mod colours;
+mod confirm;
 mod kit;
 mod misled;
 mod others;

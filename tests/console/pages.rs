@@ -141,6 +141,21 @@ async fn a_skip_is_done_by_the_cursor_that_was_seen_and_said_once() {
         .says("lost &lt;b&gt;for good&lt;/b&gt;")
         .says("ada")
         .says_not("<b>for");
+    for (query, there) in [
+        ("source=crm&stream=acct_1", true),
+        ("source=crm&stream=acct_2", false),
+        ("actor=ada", true),
+        ("source=crm&actor=bob", false),
+        ("source=crm&stream=acct_1&actor=ada", true),
+    ] {
+        let page = ada.get(&format!("/audit?{query}")).await;
+        page.is(StatusCode::OK);
+        assert_eq!(page.body.contains("for good"), there, "{query}");
+    }
+    ada.get("/audit?stream=acct_1")
+        .await
+        .is(StatusCode::BAD_REQUEST)
+        .says("of which one");
     assert_eq!(
         world
             .db

@@ -19,6 +19,8 @@ use promql::Query;
 
 /// Labels that the scrape adds, and the one of buckets.
 const OF_THE_SCRAPE: [&str; 3] = ["instance", "job", "le"];
+/// Where `docs/on-call.md` is read: a section's mark is its title in small letters.
+const ON_CALL: &str = "https://docs.rs/tower-inbox/latest/tower_inbox/guide/on_call/index.html";
 /// What the command line can do, for the runbooks that name it.
 const COMMANDS: [&str; 13] = [
     "audit",
@@ -233,10 +235,19 @@ fn every_alert_asks_for_what_there_is_and_says_what_to_do() {
     let tests = read("ops/prometheus/tower-inbox.rules.test.yml");
     let alerts = alerts();
     assert!(alerts.len() >= 15, "the alerts were not found");
+    let on_call = read("docs/on-call.md");
+    let sections = on_call.matches("\n### Inbox").count();
+    assert_eq!(sections, alerts.len(), "docs/on-call.md");
     for Alert { name, expr, lines } in alerts {
         let query = holds(&name, &expr, &metrics);
         let all = lines.join("\n");
-        for key in ["severity: ", "summary: ", "description: ", "runbook: "] {
+        for key in [
+            "severity: ",
+            "summary: ",
+            "description: ",
+            "runbook: ",
+            "runbook_url: ",
+        ] {
             assert_eq!(all.matches(key).count(), 1, "{name}: {key}");
         }
         // A label that is not there shows as nothing.
@@ -257,6 +268,21 @@ fn every_alert_asks_for_what_there_is_and_says_what_to_do() {
             assert!(
                 COMMANDS.contains(&command),
                 "{name}: `tower-inbox {command}`"
+            );
+        }
+        let section = format!("\n### {name}\n");
+        assert!(on_call.contains(&section), "docs/on-call.md lacks {name}");
+        let url = format!("runbook_url: \"{ON_CALL}#{}\"", name.to_lowercase());
+        assert!(all.contains(&url), "{name}: no {url}");
+        // "1 streams": a number is not followed by what it counts, unless that is a unit.
+        for (at, _) in all.match_indices("$value }}") {
+            let rest = &all[at + "$value }}".len()..];
+            let word = rest.trim_start_matches(' ').chars().next();
+            let counts = rest.starts_with(' ') && word.is_some_and(char::is_alphabetic);
+            assert!(
+                !counts,
+                "{name}: what if it is one? {}",
+                rest.lines().next().unwrap_or_default()
             );
         }
         let fires = format!("labels: 'ALERTS{{alertname=\"{name}\"");

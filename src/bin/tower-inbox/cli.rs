@@ -101,11 +101,12 @@ pub(crate) enum DatabaseCommand {
 
 impl DatabaseCommand {
     /// What can be said before anything is asked.
-    pub(crate) fn check(&self) -> Result<(), Failure> {
+    pub(crate) fn check(&self, global: &Global) -> Result<(), Failure> {
         match self {
-            Self::Dead(given) => given.check(),
-            Self::Skip(given) => given.confirmation.can_be_given(),
-            Self::Cursor(given) => given.check(),
+            Self::Dead(given) => given.check(global),
+            Self::Events(given) => given.check(global),
+            Self::Skip(given) => given.check(global),
+            Self::Cursor(given) => given.check(global),
             Self::Purge(given) => given.check(),
             _ => Ok(()),
         }
@@ -159,6 +160,14 @@ impl Why {
     pub(crate) fn given(&self) -> Result<&str, Failure> {
         let reason = self.reason.as_deref();
         reason.ok_or_else(|| Failure::usage("no reason for the audit table: give --reason"))
+    }
+
+    /// Who acts names himself and says why; nobody does for a dry run.
+    pub(crate) fn check(&self, global: &Global, dry_run: bool) -> Result<(), Failure> {
+        if dry_run {
+            return Ok(());
+        }
+        Failure::all_of([self.given().map(drop), global.actor().map(drop)])
     }
 }
 

@@ -12,7 +12,7 @@ use crate::database;
 pub(crate) const STATUSES: &str = "\
 Exit status:
   0  done, or so already; nothing wrong was found
-  1  refused, not found, only done in part, or something is wrong (check); the reason is on standard error
+  1  refused, not found, only done in part, or something is not in order (check); the reason is on standard error
   2  the command line or a file is wrong, or what cannot be undone was not confirmed (--yes)
   3  the database, or the receiver (send), cannot be asked now
   4  the inbox's tables are missing or older than this command: tower-inbox migrate
@@ -40,6 +40,22 @@ impl Failure {
 
     pub(crate) fn refused(why: impl Into<String>) -> Self {
         Self::Refused(why.into())
+    }
+
+    /// All that is wrong with a command line, and not one thing after the other.
+    pub(crate) fn all_of<const N: usize>(checks: [Result<(), Self>; N]) -> Result<(), Self> {
+        let mut wrong = Vec::new();
+        for check in checks {
+            match check {
+                Ok(()) => {}
+                Err(Self::Usage(why)) => wrong.push(why),
+                Err(other) => return Err(other),
+            }
+        }
+        match wrong.is_empty() {
+            true => Ok(()),
+            false => Err(Self::Usage(wrong.join("\n"))),
+        }
     }
 
     /// Neither the tables nor the server are at fault.
@@ -102,6 +118,9 @@ impl From<OperatorError> for Failure {
             ),
             OperatorErrorKind::InTurn => Self::Refused(
                 "its turn is still to come: leave --out-of-order away, or skip what it waits for".into(),
+            ),
+            OperatorErrorKind::Dead => Self::Refused(
+                "it is a dead letter, which nobody tries by himself: tower-inbox dead replay".into(),
             ),
             OperatorErrorKind::Fenced => {
                 Self::Refused("it is held by the fence: tower-inbox dead release".into())

@@ -83,9 +83,16 @@ fn run(Cli { global, command }: Cli) -> Result<ExitCode, Failure> {
         }
         Command::Send(given) => wait_for(send::run(given, global.json)),
         Command::Database(command) => {
-            command.check()?;
+            let url = database::url(&global);
+            let (url, of_url) = match url {
+                Ok(url) => (Some(url), Ok(())),
+                Err(failure) => (None, Err(failure)),
+            };
+            Failure::all_of([command.check(&global), of_url])?;
             warnings::listen();
-            let url = database::url(&global)?;
+            let Some(url) = url else {
+                return Err(Failure::usage("no database"));
+            };
             let no_file = command.of_no_file();
             wait_for(async move {
                 database::on_database!(url, no_file, |pool| commands::run(pool, &global, command)

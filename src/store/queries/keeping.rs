@@ -12,6 +12,7 @@ macro_rules! statements_of_keeping {
                 .bind(entry.action)
                 .bind(entry.actor)
                 .bind(entry.detail)
+                .bind(entry.correlation_id)
                 .execute(conn)
                 .await?;
             Ok(())

@@ -144,6 +144,24 @@ macro_rules! statements_of_pending {
             Ok(())
         }
 
+        async fn hasten(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            key: Key<'_>,
+            now: Timestamp,
+        ) -> Result<bool> {
+            $crate::fail::point!(sql, "store.hasten");
+            let done = sqlx::query(sql.hasten.clone())
+                .persistent(sql.named)
+                .bind(AT_ONCE.as_micros())
+                .bind(key.source)
+                .bind(key.event_id)
+                .bind(now.as_micros())
+                .execute(conn)
+                .await?;
+            Ok(done.rows_affected() == 1)
+        }
+
         async fn requeue(
             conn: &mut Self::Connection,
             sql: &Sql,

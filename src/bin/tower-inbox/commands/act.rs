@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sqlx::Pool;
@@ -12,7 +13,7 @@ use tower_inbox::{Backend, Source};
 
 use super::dead::{Many, Which, changed};
 use super::letter::{self, Letters};
-use super::{First, Office, count};
+use super::{First, Office, count, outlook};
 use crate::cli::Global;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
@@ -41,6 +42,8 @@ impl Verb {
 pub(super) struct Act<'a> {
     pub(super) verb: Verb,
     pub(super) out_of_order: bool,
+    /// For how long it is waited for that it is applied.
+    pub(super) wait: Option<Duration>,
     pub(super) first: First,
     pub(super) filter: Filter,
     pub(super) which: &'a Which,
@@ -150,13 +153,15 @@ impl Act<'_> {
                 operator.discard(source, id, reason).await?
             }
         };
-        let text = match self.verb {
-            Verb::Replay => "put back; a receiver applies it when its turn is there",
-            Verb::Discard => "discarded",
+        let status = match self.verb {
+            Verb::Replay => outlook::tell(&office, source, id, done, self.wait, global).await?,
+            Verb::Discard => {
+                changed(done, "discarded").print(global.json);
+                ExitCode::SUCCESS
+            }
         };
-        changed(done, text).print(global.json);
         office.close().await;
-        Ok(ExitCode::SUCCESS)
+        Ok(status)
     }
 
     async fn all<DB: Backend>(&self, pool: Pool<DB>, global: &Global) -> Result<ExitCode, Failure> {

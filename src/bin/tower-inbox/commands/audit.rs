@@ -21,6 +21,12 @@ pub(crate) struct Given {
     /// About this event of the source
     #[arg(long, value_name = "ID", requires = "source")]
     event: Option<String>,
+    /// About this stream of the source, by its correlation id, and about its events
+    #[arg(long, value_name = "ID", requires = "source", conflicts_with = "event")]
+    correlation_id: Option<String>,
+    /// What this operator did; `inbox` is what the inbox did by itself
+    #[arg(long, value_name = "NAME")]
+    by: Option<String>,
     /// Lines of one page
     #[arg(long, value_name = "ROWS", default_value = "50", value_parser = rows)]
     limit: usize,
@@ -35,11 +41,15 @@ pub(crate) async fn run<DB: Backend>(
     given: &Given,
 ) -> Result<ExitCode, Failure> {
     let office = Office::open(pool, global).await?;
-    let filter = match (&given.source, &given.event) {
-        (Some(source), Some(event)) => AuditFilter::new().event(source, event),
-        (Some(source), None) => AuditFilter::new().source(source),
-        _ => AuditFilter::new(),
+    let mut filter = match (&given.source, &given.event, &given.correlation_id) {
+        (Some(source), Some(event), _) => AuditFilter::new().event(source, event),
+        (Some(source), None, Some(id)) => AuditFilter::new().stream(source, id),
+        (Some(source), None, None) => AuditFilter::new().source(source),
+        (None, ..) => AuditFilter::new(),
     };
+    if let Some(name) = &given.by {
+        filter = filter.actor(name);
+    }
     let page = office
         .operator
         .audit(&filter, given.before, given.limit)
@@ -50,6 +60,7 @@ pub(crate) async fn run<DB: Backend>(
         Column::new("ACTION"),
         Column::text("SOURCE"),
         Column::text("EVENT"),
+        Column::text("CORRELATION"),
         Column::text("DETAIL"),
     ]);
     for entry in &page.entries {
@@ -59,6 +70,7 @@ pub(crate) async fn run<DB: Backend>(
             entry.action.clone(),
             entry.source.clone(),
             entry.event_id.clone().unwrap_or_default(),
+            entry.correlation_id.clone().unwrap_or_default(),
             entry.detail.clone(),
         ]);
     }
@@ -86,6 +98,7 @@ pub(crate) fn json(entry: &AuditEntry) -> Value {
         "at": rfc3339(entry.at),
         "source": entry.source,
         "event_id": entry.event_id,
+        "correlation_id": entry.correlation_id,
         "action": entry.action,
         "actor": entry.actor,
         "detail": entry.detail,

@@ -9,24 +9,24 @@ use sqlx::Pool;
 use tower_inbox::operator::Operator;
 use tower_inbox::{Backend, BuildErrorKind};
 
-use super::{builder, count};
+use super::{SILENT, builder, count, held};
 use crate::cli::Global;
 use crate::failure::Failure;
-use crate::show::{Shown, ago, duration, safe, took};
+use crate::show::{Shown, ago, duration, quoted, safe, took};
 use crate::warnings;
 
 /// Clocks that are so far apart keep everything from being forgotten (§7.1); half a minute is worth a look.
 const APART: Duration = Duration::from_secs(300);
 const ODD: Duration = Duration::from_secs(30);
-/// A process in which a source is mounted gives a sign of life every half minute.
-const SILENT: Duration = Duration::from_secs(120);
 const BUSY: Duration = Duration::from_secs(60);
 /// What is due is tried within five minutes at worst (§5.14).
 const DUE: f64 = 300.0;
 
-/// Looks for what is wrong: tables, settings of the database, clocks, receivers, events that nobody applies
+/// Looks for what is wrong: tables, settings of the database, clocks, receivers, streams that are held up, events that nobody
+/// applies
 ///
-/// Exit status 1 if there is a problem, 4 if the tables are not right. Notes are no problem.
+/// Exit status 0 if everything is in order, 1 if there is a problem, 4 if the tables are not right. Notes are no problem: a gap
+/// of the last five minutes, say, or dead letters that hold nothing up.
 #[derive(clap::Args)]
 pub(crate) struct Given {}
 
@@ -79,6 +79,16 @@ impl Findings {
                 json!({"level": level.as_str(), "about": about, "text": text})
             })
             .collect();
+        let number = |level| self.0.iter().filter(|found| found.0 == level).count() as u64;
+        let notes = count(number(Level::Note), "note");
+        let _ = match number(Level::Problem) {
+            0 => writeln!(text, "in order; {notes}"),
+            problems => writeln!(
+                text,
+                "not in order: {}; {notes}",
+                count(problems, "problem")
+            ),
+        };
         Shown {
             json: json!({"ok": !self.are_bad(), "findings": findings}),
             text,
@@ -104,6 +114,7 @@ pub(crate) async fn run<DB: Backend>(
             clocks(&operator, &mut found).await?;
             let there = receivers(&operator, &mut found).await?;
             stored(&operator, there, &mut found).await?;
+            streams(&operator, &mut found).await?;
             incidents(&operator, &mut found).await?;
         }
         Err(error) if error.kind() == BuildErrorKind::UnsafeSetting => {
@@ -224,18 +235,6 @@ async fn stored<DB: Backend>(
                 format!("an event of {name} has been due for {lag}: {why}"),
             );
         }
-        if source.gaps > 0 {
-            // What was given up for the gap is parked no more.
-            let oldest = source.oldest_parked.map(|at| ago(at, stats.at));
-            let oldest = oldest.map_or_else(String::new, |oldest| {
-                format!(", where something is parked for up to {oldest}")
-            });
-            let streams = count(source.gaps, "stream");
-            found.note(
-                "gaps",
-                format!("{streams} of {name} behind a sequence that has not come{oldest}"),
-            );
-        }
         let dead: u64 = source.dead_letters.values().sum();
         if dead > 0 {
             found.note(
@@ -249,6 +248,37 @@ async fn stored<DB: Backend>(
     }
     if !found.0.iter().any(|(_, about, _)| *about == "due") {
         found.ok("due", "nothing has been due for 5 min");
+    }
+    Ok(())
+}
+
+/// What nobody frees but a person, or the producer: it is no problem of a stream in which something has come early just now.
+async fn streams<DB: Backend>(
+    operator: &Operator<DB>,
+    found: &mut Findings,
+) -> Result<(), Failure> {
+    let all = held::look(operator).await?;
+    for (source, held) in &all {
+        let look = format!("tower-inbox streams --source {}", quoted(source));
+        if let Some(what) = held.by_dead_letters.words() {
+            let text = format!(
+                "{what} of {source} held up by a dead letter: {look}, then dead show, and dead replay, dead discard or skip"
+            );
+            found.problem("dead", text);
+        }
+        if let Some(what) = held.by_gaps.words() {
+            let text = format!(
+                "{what} of {source} behind a sequence that has not come for 5 min: have it sent again, or skip it; {look}"
+            );
+            found.problem("gaps", text);
+        }
+        if let Some(what) = held.by_new_gaps.words() {
+            let text = format!("{what} of {source} behind a sequence that has not come yet");
+            found.note("gaps", text);
+        }
+    }
+    if all.is_empty() {
+        found.ok("streams", "none is held up");
     }
     Ok(())
 }

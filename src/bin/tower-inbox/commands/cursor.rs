@@ -61,6 +61,15 @@ struct Move {
 }
 
 impl Move {
+    fn check(&self, global: &Global, first: Result<(), Failure>) -> Result<(), Failure> {
+        let dry_run = self.confirmation.dry_run;
+        Failure::all_of([
+            first,
+            self.why.check(global, dry_run),
+            self.confirmation.can_be_given(),
+        ])
+    }
+
     /// A source that begins at 1 answers a 0 with 400: its stream would wait for ever.
     fn takes_its_first(&self) -> Result<(), Failure> {
         match (self.to, self.on.first_sequence) {
@@ -74,14 +83,11 @@ impl Move {
 }
 
 impl Given {
-    pub(crate) fn check(&self) -> Result<(), Failure> {
+    pub(crate) fn check(&self, global: &Global) -> Result<(), Failure> {
         match &self.command {
             Command::Show { .. } => Ok(()),
-            Command::FastForward(given) => given.confirmation.can_be_given(),
-            Command::Reset(given) => {
-                given.takes_its_first()?;
-                given.confirmation.can_be_given()
-            }
+            Command::FastForward(given) => given.check(global, Ok(())),
+            Command::Reset(given) => given.check(global, given.takes_its_first()),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde_json::json;
 use sqlx::Pool;
@@ -15,7 +16,7 @@ use super::{First, Office, events, watch};
 use crate::cli::{Global, Watch, Why, rows};
 use crate::confirm::Confirmation;
 use crate::failure::Failure;
-use crate::show::{Shown, quoted};
+use crate::show::{Shown, parse_duration, quoted};
 
 /// Dead letters: look at them, replay them, discard them
 #[derive(clap::Args)]
@@ -59,6 +60,9 @@ struct Replay {
     /// after it
     #[arg(long, requires = "event_id")]
     out_of_order: bool,
+    /// One: waits until it is applied, or for so long (30s); status 1 if it is not applied by then
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "30s", value_parser = parse_duration)]
+    wait: Option<Duration>,
     /// Where the streams of its source begin, for a first event of which nothing else is known
     #[arg(long, value_enum, default_value = "adopt")]
     first_sequence: First,
@@ -123,27 +127,36 @@ impl Which {
 }
 
 impl Given {
-    pub(crate) fn check(&self) -> Result<(), Failure> {
+    pub(crate) fn check(&self, global: &Global) -> Result<(), Failure> {
         let (which, many) = match &self.command {
             Command::Replay(given) => (&given.which, &given.many),
             Command::Discard(given) => (&given.which, &given.many),
-            Command::Release(given) => return given.why.given().map(drop),
+            Command::Release(given) => return given.why.check(global, false),
             Command::List(_) | Command::Show(_) => return Ok(()),
         };
-        if !many.confirmation.dry_run {
-            many.why.given()?;
-        }
-        if which.one().is_none() && !which.all && many.filter.is_empty() {
-            return Err(Failure::usage(
+        let named = match which.one().is_none() && !which.all && many.filter.is_empty() {
+            true => Err(Failure::usage(
                 "which ones: name a source and an event id, or say by options which ones, or --all",
-            ));
-        }
+            )),
+            false => Ok(()),
+        };
         // One that is replayed can be discarded after all.
-        if matches!(&self.command, Command::Replay(given) if given.which.one().is_some() && !given.out_of_order)
-        {
-            return Ok(());
-        }
-        many.confirmation.can_be_given()
+        let confirmed = match &self.command {
+            Command::Replay(given) if given.which.one().is_some() && !given.out_of_order => Ok(()),
+            _ => many.confirmation.can_be_given(),
+        };
+        let waits = match &self.command {
+            Command::Replay(given) if given.wait.is_some() && given.which.one().is_none() => Err(
+                Failure::usage("--wait is for one dead letter: name a source and an event id"),
+            ),
+            _ => Ok(()),
+        };
+        Failure::all_of([
+            named,
+            many.why.check(global, many.confirmation.dry_run),
+            confirmed,
+            waits,
+        ])
     }
 }
 
@@ -168,6 +181,7 @@ pub(crate) async fn run<DB: Backend>(
             let act = Act {
                 verb: Verb::Replay,
                 out_of_order: given.out_of_order,
+                wait: given.wait,
                 first: given.first_sequence,
                 filter: given.many.filter.replayable(),
                 which: &given.which,
@@ -179,6 +193,7 @@ pub(crate) async fn run<DB: Backend>(
             let act = Act {
                 verb: Verb::Discard,
                 out_of_order: false,
+                wait: None,
                 first: given.first_sequence,
                 filter: given.many.filter.filter(),
                 which: &given.which,

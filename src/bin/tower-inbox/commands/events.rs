@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use sqlx::Pool;
 use tower_inbox::Backend;
 use tower_inbox::clock::Timestamp;
-use tower_inbox::operator::{AuditEntry, AuditFilter, Reason, Story};
+use tower_inbox::operator::{AuditEntry, AuditFilter, Reason, State, Story};
 
-use super::{Office, audit, letter, stream};
+use super::{Office, audit, letter, outlook, stream};
 use crate::cli::{Global, Why};
 use crate::failure::Failure;
-use crate::show::{self, Shown, ago, moment, safe, safe_lines};
+use crate::show::{self, Shown, ago, duration, moment, safe, safe_lines};
 
 /// Lines of the audit table about one event.
 const AUDITED: usize = 100;
@@ -30,6 +30,21 @@ pub(crate) struct Given {
 #[derive(clap::Subcommand)]
 enum Command {
     Show(Show),
+    TryNow(TryNow),
+}
+
+/// Has a parked event tried as soon as its turn is there, without waiting for the time of its next attempt
+///
+/// For what waits for its backoff, or was put off by its handler. Attempts stay counted. It is no attempt before its turn: what
+/// waits for a lower sequence goes on waiting.
+#[derive(clap::Args)]
+struct TryNow {
+    /// The name of its source
+    source: String,
+    /// The producer's own id of it
+    event_id: String,
+    #[command(flatten)]
+    why: Why,
 }
 
 /// The whole story of one event, in whatever state it is
@@ -54,8 +69,33 @@ pub(crate) async fn run<DB: Backend>(
     global: &Global,
     given: Given,
 ) -> Result<ExitCode, Failure> {
-    let Command::Show(given) = given.command;
-    show(pool, global, &given).await
+    match given.command {
+        Command::Show(given) => show(pool, global, &given).await,
+        Command::TryNow(given) => try_now(pool, global, &given).await,
+    }
+}
+
+impl Given {
+    pub(crate) fn check(&self, global: &Global) -> Result<(), Failure> {
+        match &self.command {
+            Command::Show(_) => Ok(()),
+            Command::TryNow(given) => given.why.check(global, false),
+        }
+    }
+}
+
+async fn try_now<DB: Backend>(
+    pool: Pool<DB>,
+    global: &Global,
+    given: &TryNow,
+) -> Result<ExitCode, Failure> {
+    let office = Office::of_actor(pool, global, Vec::new()).await?;
+    let (source, id, reason) = (&given.source, &given.event_id, given.why.given()?);
+    letter::found(office.operator.inspect(source, id).await?, source, id)?;
+    let done = office.operator.try_now(source, id, reason).await?;
+    let status = outlook::tell(&office, source, id, done, None, global).await?;
+    office.close().await;
+    Ok(status)
 }
 
 pub(crate) async fn show<DB: Backend>(
@@ -125,6 +165,29 @@ fn as_json(story: &Story, audited: &[AuditEntry], given: &Show, body: Option<&By
     value
 }
 
+/// When it is tried, or what must happen first.
+fn next_attempt(story: &Story, now: Timestamp) -> Option<String> {
+    let letter = &story.letter;
+    Some(match (letter.state, letter.reason) {
+        (State::Parked, _) => match (
+            letter.not_before.filter(|at| *at > now),
+            outlook::waits_for(story),
+        ) {
+            (Some(at), _) => format!(
+                "{}, in {}: events try-now does not wait",
+                moment(at),
+                duration(at.since(now))
+            ),
+            (None, Some(next)) if next >= 0 => format!("when its turn is there, behind {next}"),
+            (None, Some(_)) => "when its stream has begun".into(),
+            (None, None) => "as soon as a receiver takes it up".into(),
+        },
+        (State::Dead, Some(Reason::Gap)) => "when the gap before it is filled or skipped".into(),
+        (State::Dead, _) => "none: dead replay, or dead discard".into(),
+        _ => return None,
+    })
+}
+
 fn as_text(story: &Story, audited: &[AuditEntry], given: &Show, body: Option<&Bytes>) -> String {
     let (letter, now) = (&story.letter, Timestamp::now());
     let mut out = String::new();
@@ -163,12 +226,15 @@ fn as_text(story: &Story, audited: &[AuditEntry], given: &Show, body: Option<&By
     if let Some(tried) = letter.tried_at {
         line("last tried", &at(tried));
     }
-    if letter.attempts > 0 || letter.last_error.is_some() {
+    if letter.attempts > 0 || letter.last_error.is_some() || letter.state == State::Parked {
         let status = letter
             .last_status
             .map(|status| format!(", last status {status}"));
-        let tries = format!("{}{}", letter.attempts, status.unwrap_or_default());
+        let tries = format!("{} so far{}", letter.attempts, status.unwrap_or_default());
         line("attempts", &tries);
+    }
+    if let Some(next) = next_attempt(story, now) {
+        line("next attempt", &next);
     }
     if let Some(error) = &letter.last_error {
         line("last error", error);

@@ -144,6 +144,7 @@ pub(crate) fn json(letter: &Letter) -> Value {
         "decided_at": rfc3339(letter.decided_at),
         "tried_at": letter.tried_at.map(rfc3339),
         "attempts": letter.attempts,
+        "not_before": letter.not_before.map(rfc3339),
         "last_status": letter.last_status,
         "last_error": letter.last_error,
         "body_bytes": letter.body_bytes,

@@ -6,8 +6,10 @@ pub(crate) mod check;
 pub(crate) mod cursor;
 pub(crate) mod dead;
 pub(crate) mod events;
+mod held;
 mod letter;
 pub(crate) mod migrate;
+mod outlook;
 pub(crate) mod purge;
 pub(crate) mod reconcile;
 pub(crate) mod skip;
@@ -142,6 +144,19 @@ async fn are_there<DB: Backend>(
             "the inbox's tables are {n} version(s) older than this command: tower-inbox migrate"
         ))),
     }
+}
+
+/// A process in which a source is mounted gives a sign of life every half minute.
+const SILENT: Duration = Duration::from_secs(120);
+
+/// Whether some process with a source mounted is there.
+pub(crate) async fn receiver_is_there<DB: Backend>(
+    operator: &Operator<DB>,
+) -> Result<bool, Failure> {
+    let Some(last) = operator.last_sign().await? else {
+        return Ok(false);
+    };
+    Ok(operator.clocks().await?.database.since(last) < SILENT)
 }
 
 /// A source of which only its name is known, and what an action needs: its secret is a random one, and nothing is verified.

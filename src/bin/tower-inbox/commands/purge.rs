@@ -54,8 +54,7 @@ pub(crate) struct Given {
 
 impl Given {
     pub(crate) fn check(&self) -> Result<(), Failure> {
-        self.preset()?;
-        self.confirmation.can_be_given()
+        Failure::all_of([self.preset().map(drop), self.confirmation.can_be_given()])
     }
 
     fn preset(&self) -> Result<Preset, Failure> {

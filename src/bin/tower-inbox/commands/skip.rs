@@ -36,7 +36,7 @@ pub(crate) struct Given {
     #[command(flatten)]
     why: Why,
     #[command(flatten)]
-    pub(crate) confirmation: Confirmation,
+    confirmation: Confirmation,
 }
 
 /// What every action on a stream has.
@@ -84,15 +84,22 @@ fn sequences(text: &str) -> Result<RangeInclusive<i64>, String> {
     Ok(first..=last)
 }
 
+impl Given {
+    pub(crate) fn check(&self, global: &Global) -> Result<(), Failure> {
+        let dry_run = self.confirmation.dry_run;
+        Failure::all_of([
+            self.why.check(global, dry_run),
+            self.confirmation.can_be_given(),
+        ])
+    }
+}
+
 pub(crate) async fn run<DB: Backend>(
     pool: Pool<DB>,
     global: &Global,
     given: &Given,
 ) -> Result<ExitCode, Failure> {
     let (source, id) = (given.source.as_str(), given.correlation_id.as_str());
-    if !given.confirmation.dry_run {
-        given.why.given()?;
-    }
     let dry_run = given.confirmation.dry_run;
     let office = Office::to_act(pool, global, dry_run, given.on.sources(source)).await?;
     let operator = &office.operator;

@@ -97,7 +97,7 @@ fn overview(sources: &[SourceStats], now: Timestamp) -> String {
             dead(source).to_string(),
             source.drain_lag.map(took).unwrap_or_default(),
             counts.total.to_string(),
-            share(counts.success_rate),
+            counts.success_percent().unwrap_or_default(),
             counts.failed.to_string(),
             counts.p95.map(took).unwrap_or_default(),
             counts.last_5xx.map(|at| ago(at, now)).unwrap_or_default(),
@@ -111,12 +111,6 @@ fn overview(sources: &[SourceStats], now: Timestamp) -> String {
 
 fn dead(source: &SourceStats) -> u64 {
     source.dead_letters.values().sum()
-}
-
-/// From 0 to 1; not rounded up to all of it.
-fn share(rate: Option<f64>) -> String {
-    rate.map(|rate| format!("{:.1} %", (rate * 1_000.0).floor() / 10.0))
-        .unwrap_or_default()
 }
 
 fn whole(source: &SourceStats, now: Timestamp) -> String {
@@ -199,10 +193,10 @@ fn types(source: &SourceStats, counts: &Counts, now: Timestamp) -> String {
     let mut table = Table::new(&[
         Column::text("EVENT TYPE"),
         Column::number("24 H"),
-        Column::number("DELIVERED"),
+        Column::number("APPLIED"),
         Column::number("DUPLICATES"),
-        Column::number("PARKED"),
-        Column::number("DISCARDED"),
+        Column::number("STORED"),
+        Column::number("REJECTED"),
         Column::number("FAILED"),
         Column::number("OK"),
         Column::number("P95"),
@@ -218,7 +212,7 @@ fn types(source: &SourceStats, counts: &Counts, now: Timestamp) -> String {
             counts.parked.to_string(),
             counts.discarded.to_string(),
             counts.failed.to_string(),
-            share(counts.success_rate),
+            counts.success_percent().unwrap_or_default(),
             counts.p95.map(took).unwrap_or_default(),
             counts.p99.map(took).unwrap_or_default(),
             counts.last_5xx.map(|at| ago(at, now)).unwrap_or_default(),
@@ -232,16 +226,4 @@ fn types(source: &SourceStats, counts: &Counts, now: Timestamp) -> String {
     }
     row("(all)", counts);
     table.render(show::width())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_share_is_not_rounded_up_to_all() {
-        assert_eq!(share(Some(0.999_99)), "99.9 %");
-        assert_eq!(share(Some(1.0)), "100.0 %");
-        assert_eq!(share(None), "");
-    }
 }

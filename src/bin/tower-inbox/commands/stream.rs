@@ -191,6 +191,15 @@ pub(super) fn event_json(event: &StreamEvent) -> Value {
     })
 }
 
+/// Nothing where it waits for its turn alone, or for nobody.
+fn next_try(event: &StreamEvent, now: Timestamp) -> String {
+    if event.reason.is_none() && event.not_before > now {
+        format!("in {}", ago(now, event.not_before))
+    } else {
+        String::new()
+    }
+}
+
 pub(super) fn events_table(view: &StreamView) -> String {
     let now = Timestamp::now();
     let mut table = Table::new(&[
@@ -199,6 +208,7 @@ pub(super) fn events_table(view: &StreamView) -> String {
         Column::new("STATE"),
         Column::number("SINCE"),
         Column::number("TRIES"),
+        Column::number("NEXT TRY"),
         Column::number("STATUS"),
         Column::new("LEASED").optional(),
         Column::text("LAST ERROR").optional(),
@@ -210,6 +220,7 @@ pub(super) fn events_table(view: &StreamView) -> String {
             event.reason.map_or("parked", Reason::as_str).to_owned(),
             ago(event.parked_at, now),
             event.attempts.to_string(),
+            next_try(event, now),
             number(event.last_status),
             if event.leased { "yes" } else { "" }.to_owned(),
             event.last_error.clone().unwrap_or_default(),

@@ -345,6 +345,9 @@ pub(crate) fn operators<D: TestDb>() -> Scene<D> {
                                 StatusCode::UNPROCESSABLE_ENTITY.into_response()
                             }
                             "bad" if !fixed => StatusCode::UNPROCESSABLE_ENTITY.into_response(),
+                            "put off" if !fixed => {
+                                Park::after(Duration::from_secs(3_600)).into_response()
+                            }
                             _ => Response::default(),
                         }
                     }
@@ -355,7 +358,7 @@ pub(crate) fn operators<D: TestDb>() -> Scene<D> {
         play: |play| Box::pin(operate(play)),
         expected: Expected {
             streams: &[("missed", &[2]), ("given", &[2]), ("anew", &[1, 1])],
-            events: &["bad"],
+            events: &["bad", "put off"],
             none: &[],
         },
         points: &[
@@ -378,6 +381,7 @@ pub(crate) fn operators<D: TestDb>() -> Scene<D> {
             "store.renew_cursor",
             "store.unplaced",
             "store.release_pending",
+            "store.hasten",
             "store.audit",
             "store.erase_pending",
             "store.erase_answers",
@@ -421,11 +425,18 @@ async fn operate<D: TestDb>(play: Arc<Play<D>>) {
     discarded.expect("it is dead");
     // One that is replayed when the handler is better.
     play.deliver(&Event::new("bad")).await;
+    play.deliver(&Event::new("put off")).await;
     play.stage.fixed.store(true, Ordering::Release);
     let replayed = play
         .acts(async || ada.replay(SOURCE, "bad", WHY).await)
         .await;
     replayed.expect("it is dead, or applied");
+    // One that its handler has put off, and somebody does not wait for.
+    let tried = play
+        .acts(async || ada.try_now(SOURCE, "put off", WHY).await)
+        .await;
+    tried.expect("it is parked, or applied");
+    play.applied("put off").await;
     // One that is looked at, and whose content goes.
     play.deliver(&Event::new("hopeless")).await;
     let letters = play

@@ -1,0 +1,162 @@
+//! What a decision would come to, by what is stored now.
+
+use super::asked::Fault;
+use super::caller::Caller;
+use crate::operator::{Reason, StreamEvent, StreamInfo};
+use crate::store::Backend;
+
+/// Stored events that are read for it: what an operator's look has at most.
+pub(super) const READ: usize = 1_000;
+
+/// A stream after some of its sequences are skipped.
+pub(super) struct Ahead {
+    /// Where its cursor is then.
+    pub(super) next: i64,
+    /// What is stored from there on without a hole, and is applied then.
+    pub(super) due: Vec<StreamEvent>,
+    /// There may be more of these.
+    pub(super) more: bool,
+    /// The dead letter that holds it up behind them.
+    pub(super) held: Option<StreamEvent>,
+}
+
+pub(super) async fn after_a_skip<DB: Backend>(
+    caller: &Caller<DB>,
+    source: &str,
+    id: &str,
+    info: &StreamInfo,
+    ends: (i64, i64),
+) -> Result<Ahead, Fault> {
+    let next = cursor_after(info, ends);
+    let view = match next == info.next {
+        true => None,
+        false => caller.operator.stream(source, id, Some(next), READ).await?,
+    };
+    let Some(view) = view else {
+        return Ok(ahead(info, next, &[], false, true));
+    };
+    let state = caller.inbox().shared.find_source(source).await;
+    let revives = state.is_none_or(|state| state.revives_gaps());
+    Ok(ahead(info, next, &view.events, view.more, revives))
+}
+
+/// It passes what is skipped already, as it passes these.
+fn cursor_after(info: &StreamInfo, (first, last): (i64, i64)) -> i64 {
+    match first <= info.next {
+        true => past_ranges(info, info.next.max(last.saturating_add(1))),
+        false => info.next,
+    }
+}
+
+fn past_ranges(info: &StreamInfo, mut next: i64) -> i64 {
+    for range in &info.ranges {
+        if (range.first..=range.last).contains(&next) {
+            next = range.last.saturating_add(1);
+        }
+    }
+    next
+}
+
+/// What was given up for a gap comes back by itself, unless its source does not want that.
+fn ahead(info: &StreamInfo, next: i64, stored: &[StreamEvent], more: bool, revives: bool) -> Ahead {
+    let (mut due, mut held, mut at) = (Vec::new(), None, next);
+    let mut to_the_end = true;
+    for event in stored {
+        // Two ids may have one sequence, of which one has lost its place.
+        if event.sequence < at {
+            continue;
+        }
+        if event.sequence > at {
+            to_the_end = false;
+            break;
+        }
+        let is_due = match event.reason {
+            None => true,
+            Some(Reason::Gap) => revives,
+            Some(_) => false,
+        };
+        if !is_due {
+            held = Some(event.clone());
+            to_the_end = false;
+            break;
+        }
+        due.push(event.clone());
+        at = past_ranges(info, at.saturating_add(1));
+    }
+    Ahead {
+        next,
+        due,
+        more: more && to_the_end,
+        held,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Timestamp;
+    use crate::operator::{Range, RangeKind};
+
+    fn info(next: i64, ranges: &[(i64, i64)]) -> StreamInfo {
+        let range = |(first, last): &(i64, i64)| Range {
+            first: *first,
+            last: *last,
+            kind: RangeKind::Skipped,
+        };
+        StreamInfo {
+            next,
+            generation: 0,
+            ranges: ranges.iter().map(range).collect(),
+        }
+    }
+
+    fn event(sequence: i64, reason: Option<Reason>) -> StreamEvent {
+        StreamEvent {
+            event_id: format!("evt_{sequence}"),
+            sequence,
+            reason,
+            parked_at: Timestamp::default(),
+            not_before: Timestamp::default(),
+            attempts: 0,
+            last_status: None,
+            last_error: None,
+            leased: false,
+        }
+    }
+
+    #[test]
+    fn the_cursor_passes_what_is_skipped_already() {
+        for (next, ranges, ends, then) in [
+            (3, &[][..], (3, 5), 6),
+            (3, &[], (4, 5), 3),
+            (3, &[(6, 8)], (3, 5), 9),
+            (3, &[(6, 8), (9, 9), (11, 12)], (3, 5), 10),
+            (3, &[], (3, i64::MAX - 1), i64::MAX),
+        ] {
+            assert_eq!(cursor_after(&info(next, ranges), ends), then, "{ends:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_due_ends_at_a_hole_or_at_a_dead_letter() {
+        let stored = [
+            event(6, None),
+            event(7, Some(Reason::Gap)),
+            event(9, None),
+            event(10, Some(Reason::Rejected)),
+            event(11, None),
+        ];
+        let numbers = |ahead: &Ahead| ahead.due.iter().map(|e| e.sequence).collect::<Vec<_>>();
+        let with_a_hole = ahead(&info(3, &[]), 6, &stored, true, true);
+        assert_eq!(numbers(&with_a_hole), [6, 7]);
+        assert!(with_a_hole.held.is_none() && !with_a_hole.more);
+        let passed = ahead(&info(3, &[(8, 8)]), 6, &stored, false, true);
+        assert_eq!(numbers(&passed), [6, 7, 9]);
+        assert_eq!(passed.held.map(|event| event.sequence), Some(10));
+        let cut = ahead(&info(3, &[]), 6, &stored[..2], true, true);
+        assert!(cut.more && cut.due.len() == 2);
+        let given_up = ahead(&info(3, &[]), 6, &stored, false, false);
+        assert_eq!(numbers(&given_up), [6]);
+        assert_eq!(given_up.held.map(|event| event.sequence), Some(7));
+    }
+}
