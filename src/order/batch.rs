@@ -146,8 +146,9 @@ pub(super) async fn claim<'a, DB: Backend>(
         lease: Lease::of_batch(),
     };
     let all = claimed.stretch(source.name());
-    let until = shared.clock.now().plus(shared.lease);
-    let free = DB::claim_batch(conn, &shared.sql, &all, leases.owner(), until).await?;
+    let now = shared.clock.now();
+    let times = (now, now.plus(shared.lease));
+    let free = DB::claim_batch(conn, &shared.sql, &all, leases.owner(), times).await?;
     if free != claimed.members.len() as u64 {
         DB::hand_back_batch(conn, &shared.sql, &all).await?;
         return Ok(Tried::Taken);

@@ -181,7 +181,7 @@ pub(super) async fn take_up<'a, DB: Backend>(
         };
         let lease = Lease::fresh();
         let claim = Claim {
-            from: head.lease,
+            from: &head,
             to: lease,
             owner: leases.owner(),
             until: now.plus(shared.lease),

@@ -388,14 +388,15 @@ pub trait Backend: Database + sealed::Sealed {
         limit: i64,
         bytes: i64,
     ) -> impl Future<Output = Result<Due>> + Send;
-    /// Leases several events at once, and counts no attempt. How many were free.
+    /// Leases several events at once, by the time now until a later one, and counts no attempt. How many were free and due, and
+    /// never tried.
     #[doc(hidden)]
     fn claim_batch(
         conn: &mut Self::Connection,
         sql: &Sql,
         batch: &Stretch<'_>,
         owner: &str,
-        until: Timestamp,
+        times: (Timestamp, Timestamp),
     ) -> impl Future<Output = Result<u64>> + Send;
     /// As if they had never been claimed.
     #[doc(hidden)]

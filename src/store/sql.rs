@@ -242,7 +242,8 @@ statements! {
     // The attempt is counted here, before the handler runs. Who holds the row's lock is at work on it: stepped over.
     claim = "{claim_before} (
             SELECT source, event_id FROM {p}pending
-            WHERE source = ? AND event_id = ? AND lease_token = ? LIMIT 1{claim_skip_locked}) {claim_between}
+            WHERE source = ? AND event_id = ? AND lease_token = ? AND attempts = ? AND not_before = ?
+            LIMIT 1{claim_skip_locked}) {claim_between}
         SET lease_token = ?, lease_owner = ?, lease_until = ?, tried_at = ?, not_before = ?,
             attempts = attempts + 1, unfinished = unfinished + 1
         {claim_behind}";
@@ -281,7 +282,8 @@ statements! {
     claim_batch = "{claim_before} (
             SELECT source, event_id FROM {p}pending
             WHERE source = ? AND correlation_id = ? AND generation = ? AND sequence BETWEEN ? AND ?
-                AND lease_token = 0 AND reason IS NULL ORDER BY sequence LIMIT ?{claim_skip_locked}) {claim_between}
+                AND lease_token = 0 AND reason IS NULL AND attempts = 0 AND unfinished = 0 AND not_before <= ?
+            ORDER BY sequence LIMIT ?{claim_skip_locked}) {claim_between}
         SET lease_token = ?, lease_owner = ?, lease_until = ?
         {claim_behind}";
     hand_back_batch = "UPDATE {p}pending SET lease_token = 0, lease_owner = NULL

@@ -392,8 +392,8 @@ impl Lease {
 /// A worker takes an event up.
 #[doc(hidden)]
 pub struct Claim<'a> {
-    /// As it was read: whoever changes it first has the event.
-    pub from: Lease,
+    /// As it was read: whoever changes it first has the event, and one who has tried it meanwhile has given it another time.
+    pub from: &'a Pending,
     pub to: Lease,
     pub owner: &'a str,
     pub until: Timestamp,

@@ -11,6 +11,7 @@ use crate::kit::{Gate, SOURCE, Setup, World, eventually, numbered};
 suite![
     a_worker_that_lost_its_lease_does_not_even_begin,
     what_was_taken_over_and_failed_is_not_run_by_the_late_loser,
+    what_was_tried_elsewhere_before_the_claim_waits_for_its_backoff,
     what_is_skipped_after_the_claim_is_not_run_by_the_late_worker,
     a_live_redelivery_between_claim_and_transaction_applies_and_the_worker_finds_nothing_left,
     the_lease_of_a_worker_that_lives_is_left_alone,
@@ -95,6 +96,47 @@ async fn what_was_taken_over_and_failed_is_not_run_by_the_late_loser<D: TestDb>(
     assert_eq!(world.sequences("acct").await, [1]);
     let kept = "SELECT COUNT(*) FROM {p}pending WHERE attempts = 2 AND last_status = 503";
     assert_eq!(world.number(kept).await, 1);
+}
+
+/// §5.5, §5.7: a worker has seen it due, and another one, or a delivery, fails with it before this one claims it.
+async fn what_was_tried_elsewhere_before_the_claim_waits_for_its_backoff<D: TestDb>(db: D) {
+    let again = "not_before = not_before + 9000000000000000";
+    for (account, size, point, failed) in [
+        ("a", 1, "store.claim", "attempts = 1, last_status = 503,"),
+        ("b", 1, "store.claim", ""),
+        (
+            "c",
+            8,
+            "store.claim_batch",
+            "attempts = 1, last_status = 503,",
+        ),
+        ("d", 8, "store.claim_batch", ""),
+    ] {
+        let gate = Gate::shut();
+        let world = World::<D>::over(&db)
+            .source(|source| source.batch(size))
+            .held_at(point, &gate)
+            .start()
+            .await;
+        for n in [3, 2, 1] {
+            world.send(&numbered(account, n)).await;
+        }
+        gate.reached_by(1).await;
+        let tried = format!(
+            "UPDATE {{p}}pending SET {failed} {again} WHERE correlation_id = '{account}' AND sequence = 2"
+        );
+        assert_eq!(world.execute(&tried).await, 1);
+        gate.open();
+        // Which waits for what was held.
+        world.inbox.shutdown().await;
+        assert_eq!(
+            world.probe.runs(numbered(account, 2).id()),
+            0,
+            "{point}, {failed}"
+        );
+        assert_eq!(world.sequences(account).await, [1]);
+        world.stop().await;
+    }
 }
 
 /// §5.7, §5.15: its lease went with its place.

@@ -40,7 +40,7 @@ macro_rules! statements_of_batch {
             sql: &Sql,
             batch: &Stretch<'_>,
             owner: &str,
-            until: Timestamp,
+            (at, until): (Timestamp, Timestamp),
         ) -> Result<u64> {
             $crate::fail::point!(sql, "store.claim_batch");
             let done = sqlx::query(sql.claim_batch.clone())
@@ -50,6 +50,7 @@ macro_rules! statements_of_batch {
                 .bind(batch.generation)
                 .bind(batch.first)
                 .bind(batch.last)
+                .bind(at.as_micros())
                 .bind(batch.last - batch.first + 1)
                 .bind(batch.lease.token())
                 .bind(owner)
