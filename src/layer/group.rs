@@ -130,6 +130,7 @@ async fn run<DB: Backend, R>(
             out_of_order: false,
             generation: AtomicI64::default(),
             deadline,
+            places: None,
         })
         .collect();
     Group(&jobs).run(handler).await

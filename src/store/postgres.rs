@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnection, PgListener, PgPoolOptions};
-use sqlx::{AssertSqlSafe, ConnectOptions, Pool, Postgres, Row, SqlSafeStr};
+use sqlx::{AssertSqlSafe, ConnectOptions, Pool, Postgres, RawSql, Row, SqlSafeStr};
 use tokio::time::Instant;
 
 use super::letters::{letter_row, span, statements_for_operators};
@@ -105,6 +105,12 @@ impl PostgresSettings {
         Ok(Some(prepared))
     }
 
+    /// The same, of a session in the middle of a transaction, which a statement that fails would end.
+    fn is_prepared(&self, session: &PgSession) -> Option<&Prepared> {
+        let forgets = self.forgets_prepared.load(Ordering::Relaxed);
+        self.prepared.get().filter(|_| session.prepared && !forgets)
+    }
+
     fn forget_prepared(&self, error: &sqlx::Error) {
         tracing::debug!(%error, "what SQL prepares is not kept: from now on an event takes a round trip more");
         self.forgets_prepared.store(true, Ordering::Relaxed);
@@ -125,13 +131,20 @@ macro_rules! release {
     };
 }
 
-/// BEGIN with its limits and our savepoint, sent as one message: one round trip.
-fn begin(settings: &PostgresSettings, deadline: Instant) -> String {
+/// For one transaction.
+fn limits(deadline: Instant) -> String {
     let left = deadline.saturating_duration_since(Instant::now());
     // Rounded up: each number makes another text, and the server's statistics keep some thousands of texts. 0 would
     // mean no limit at all.
     let statement = left.as_millis().div_ceil(STEP).max(1) * STEP;
     let idle = statement + IDLE_MARGIN.as_millis();
+    format!(
+        "SET LOCAL statement_timeout = {statement}; SET LOCAL idle_in_transaction_session_timeout = {idle}"
+    )
+}
+
+/// BEGIN with its limits and our savepoint, sent as one message: one round trip.
+fn begin(settings: &PostgresSettings, deadline: Instant) -> String {
     let check = if settings.checks_client {
         format!(
             "SET LOCAL client_connection_check_interval = {}; ",
@@ -146,8 +159,8 @@ fn begin(settings: &PostgresSettings, deadline: Instant) -> String {
         ""
     };
     format!(
-        "BEGIN; SET LOCAL statement_timeout = {statement}; \
-         SET LOCAL idle_in_transaction_session_timeout = {idle}; {check}{commit}SAVEPOINT tower_inbox"
+        "BEGIN; {}; {check}{commit}SAVEPOINT tower_inbox",
+        limits(deadline)
     )
 }
 
@@ -155,6 +168,16 @@ fn begin(settings: &PostgresSettings, deadline: Instant) -> String {
 fn written(row: &sqlx::postgres::PgRow) -> Result<u64> {
     let (events, turns): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
     Ok((events + turns).unsigned_abs())
+}
+
+/// Of a message that ends with [`Prepared::execute`]: how many rows that has written.
+async fn executed(conn: &mut PgConnection, message: RawSql, first: &First<'_>) -> Result<u64> {
+    // Where its turn is looked at too it is a SELECT.
+    if first.turn.is_some() {
+        written(&message.fetch_one(conn).await?)
+    } else {
+        Ok(message.execute(conn).await?.rows_affected())
+    }
 }
 
 new_event!(Postgres);
@@ -381,15 +404,7 @@ impl Backend for Postgres {
         };
         let message = format!("{}; {execute}", begin(settings, deadline));
         let message = sqlx::raw_sql(AssertSqlSafe(message).into_sql_str());
-        // Where its turn is looked at too it is a SELECT.
-        let rows = if first.turn.is_some() {
-            let row = message.fetch_one(&mut *conn).await;
-            row.and_then(|row| written(&row))
-        } else {
-            let done = message.execute(&mut *conn).await;
-            done.map(|done| done.rows_affected())
-        };
-        match rows {
+        match executed(&mut *conn, message, first).await {
             Err(error) if prepared::is_missing(&error) => {
                 settings.forget_prepared(&error);
                 Self::rollback(conn).await?;
@@ -429,6 +444,37 @@ impl Backend for Postgres {
         };
         let row = statement.persistent(sql.named).fetch_one(conn).await?;
         Ok(Inserted::rows(written(&row)?))
+    }
+
+    async fn insert_behind(
+        conn: &mut PgConnection,
+        session: &PgSession,
+        settings: &PostgresSettings,
+        deadline: Instant,
+        sql: &Sql,
+        first: &First<'_>,
+    ) -> Result<Inserted> {
+        crate::fail::point!(sql, "store.insert_behind");
+        // Before the savepoint: what is rolled back to that keeps them.
+        let renew = format!(
+            "RELEASE SAVEPOINT tower_inbox; {}; SAVEPOINT tower_inbox",
+            limits(deadline)
+        );
+        let Some(execute) = settings
+            .is_prepared(session)
+            .and_then(|it| it.execute(first))
+        else {
+            Self::run(conn, AssertSqlSafe(renew).into_sql_str()).await?;
+            return Self::insert_first(conn, sql, first).await;
+        };
+        let message = AssertSqlSafe(format!("{renew}; {execute}")).into_sql_str();
+        let rows = executed(conn, sqlx::raw_sql(message), first).await;
+        if let Err(error) = &rows
+            && prepared::is_missing(error)
+        {
+            settings.forget_prepared(error);
+        }
+        Ok(Inserted::rows(rows?))
     }
 
     async fn restore(_: &mut PgConnection, _: &PostgresSettings) -> Result<()> {

@@ -182,6 +182,90 @@ pub(crate) fn shared<D: TestDb>() -> Scene<D> {
     }
 }
 
+/// The next ones of a stream, which go on in the transaction of the first one; one of them fails there.
+pub(crate) fn hot<D: TestDb>() -> Scene<D> {
+    Scene {
+        name: "hot",
+        setup: |setup, stage| {
+            let stage = stage.clone();
+            setup
+                .source(|source| {
+                    source
+                        .batch(8)
+                        .batch_time(Duration::from_secs(60))
+                        .store_answers(true)
+                })
+                .inbox(|inbox| inbox.remembered(0))
+                .handler(move |mut call: Call<D>| {
+                    let stage = stage.clone();
+                    async move {
+                        call.append().await;
+                        match (call.delivery.sequence(), call.run) {
+                            (Some(1), _) => others_wait(&stage).await,
+                            (Some(3), 1) => return StatusCode::SERVICE_UNAVAILABLE,
+                            _ => {}
+                        }
+                        StatusCode::OK
+                    }
+                })
+        },
+        before: &[],
+        besides: Besides::Nothing,
+        play: |play| {
+            Box::pin(async move {
+                let [one, two, fails, four] = [1, 2, 3, 4].map(|n| numbered("acct", n));
+                let watch = async {
+                    for _ in 0..MOMENTS {
+                        if play.world.inbox.waiting_to_share().0 == 3 {
+                            break;
+                        }
+                        tokio::time::sleep(SOON).await;
+                    }
+                    play.stage.fixed.store(true, Ordering::Release);
+                };
+                tokio::join!(
+                    play.deliver(&one),
+                    play.deliver(&two),
+                    play.deliver(&fails),
+                    play.deliver(&four),
+                    watch,
+                );
+                play.drained("acct", &[1, 2, 3, 4]).await;
+            })
+        },
+        expected: Expected {
+            streams: &[("acct", &[1, 2, 3, 4])],
+            events: &[],
+            none: &[],
+        },
+        points: &[
+            "begun",
+            "entered",
+            "handled",
+            "released",
+            "committed",
+            "settled",
+            "store.insert_behind",
+            "store.checkpoint",
+            "store.rollback_to",
+            "store.insert_answer",
+            "store.commit",
+            "store.committed",
+        ],
+        on: &[],
+    }
+}
+
+/// Longer than anybody takes to come, where nothing is held up.
+const MOMENTS: u32 = 1_000;
+
+/// Until they do, or will not.
+async fn others_wait(stage: &Stage) {
+    while !stage.is_fixed() {
+        tokio::time::sleep(SOON).await;
+    }
+}
+
 /// The producer does not wait for the handler.
 pub(crate) fn deferred<D: TestDb>() -> Scene<D> {
     Scene {
