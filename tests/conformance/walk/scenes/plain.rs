@@ -214,22 +214,23 @@ pub(crate) fn hot<D: TestDb>() -> Scene<D> {
         play: |play| {
             Box::pin(async move {
                 let [one, two, fails, four] = [1, 2, 3, 4].map(|n| numbered("acct", n));
+                let (probe, inbox) = (&play.world.probe, &play.world.inbox);
+                let begun = || probe.runs(one.id()) > 0;
+                let behind = async {
+                    // What overtakes it would be parked.
+                    soon(begun).await;
+                    tokio::join!(
+                        play.deliver(&two),
+                        play.deliver(&fails),
+                        play.deliver(&four)
+                    );
+                };
                 let watch = async {
-                    for _ in 0..MOMENTS {
-                        if play.world.inbox.waiting_to_share().0 == 3 {
-                            break;
-                        }
-                        tokio::time::sleep(SOON).await;
-                    }
+                    soon(begun).await;
+                    soon(|| inbox.waiting_to_share().0 == 3).await;
                     play.stage.fixed.store(true, Ordering::Release);
                 };
-                tokio::join!(
-                    play.deliver(&one),
-                    play.deliver(&two),
-                    play.deliver(&fails),
-                    play.deliver(&four),
-                    watch,
-                );
+                tokio::join!(play.deliver(&one), behind, watch);
                 play.drained("acct", &[1, 2, 3, 4]).await;
             })
         },
@@ -257,7 +258,16 @@ pub(crate) fn hot<D: TestDb>() -> Scene<D> {
 }
 
 /// Longer than anybody takes to come, where nothing is held up.
-const MOMENTS: u32 = 1_000;
+const MOMENTS: u32 = 2_500;
+
+async fn soon(is_so: impl Fn() -> bool) {
+    for _ in 0..MOMENTS {
+        if is_so() {
+            return;
+        }
+        tokio::time::sleep(SOON).await;
+    }
+}
 
 /// Until they do, or will not.
 async fn others_wait(stage: &Stage) {
