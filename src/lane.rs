@@ -384,7 +384,7 @@ mod tests {
 
     use super::*;
 
-    type Entering<'a> = Pin<Box<dyn Future<Output = Lane<u32>> + 'a>>;
+    type Comes<'a> = Pin<Box<dyn Future<Output = Lane<u32>> + 'a>>;
 
     /// One stream, and who enters it.
     struct Stream {
@@ -403,8 +403,8 @@ mod tests {
         }
 
         /// One that has come, and waits unless nobody is there.
-        fn comes(&self, sequence: Option<i64>) -> Entering<'_> {
-            let mut entering: Entering<'_> =
+        fn comes(&self, sequence: Option<i64>) -> Comes<'_> {
+            let mut entering: Comes<'_> =
                 Box::pin(self.lanes.enter(&self.source, &self.id, sequence));
             // Polled, so that it has its place.
             if let Some(lane) = poll(&mut entering) {
@@ -418,7 +418,7 @@ mod tests {
         }
     }
 
-    fn poll(entering: &mut Entering<'_>) -> Option<Lane<u32>> {
+    fn poll(entering: &mut Comes<'_>) -> Option<Lane<u32>> {
         match entering
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()))
@@ -429,7 +429,7 @@ mod tests {
     }
 
     /// The indices of those that wait in the order of their turns: `first` ends, and each ends as soon as it is its turn.
-    fn turns(first: Lane<u32>, mut waiting: Vec<Entering<'_>>) -> Vec<usize> {
+    fn turns(first: Lane<u32>, mut waiting: Vec<Comes<'_>>) -> Vec<usize> {
         let (mut turns, mut holds) = (Vec::new(), Some(first));
         while holds.take().is_some() {
             for (index, entering) in waiting.iter_mut().enumerate() {

@@ -19,10 +19,8 @@ use crate::store::{Backend, Fault, Inserted};
 /// What became of entering a transaction in which others have written.
 enum Next {
     Run,
-    /// Not what a group is for: it runs alone. `wrote`: what is to be taken back.
-    Alone {
-        wrote: bool,
-    },
+    /// Not what a group is for: it runs alone, and what it wrote is taken back.
+    Alone,
 }
 
 impl<DB: Backend> Job<'_, DB> {
@@ -39,8 +37,8 @@ impl<DB: Backend> Job<'_, DB> {
         self.shared.fail.reached(at::BEGUN).await?;
         match within(self.deadline, self.enter_next(&mut open)).await {
             Ok(Next::Run) => {}
-            Ok(Next::Alone { wrote }) => {
-                self.leave(open, wrote).await;
+            Ok(Next::Alone) => {
+                self.leave(open).await;
                 return Err(self.start_over());
             }
             Err(stop) => return self.spoiled(open, stop).await,
@@ -52,13 +50,13 @@ impl<DB: Backend> Job<'_, DB> {
         match said {
             Said::Commit(response) => self.settle(open, None, response).await,
             Said::Failed(settled) => {
-                self.leave(open, true).await;
+                self.leave(open).await;
                 Ok(settled)
             }
             // Kept with their request, which a transaction of its own does.
             Said::Terminal(_) | Said::NotYet(_) => {
                 self.shared.group_commit.failed();
-                self.leave(open, true).await;
+                self.leave(open).await;
                 Err(self.start_over())
             }
             Said::Lost(settled) => {
@@ -71,13 +69,13 @@ impl<DB: Backend> Job<'_, DB> {
     /// Its row, and its turn, behind what the member before it has left as it was.
     async fn enter_next(&self, open: &mut Open<'_, DB>) -> Result<Next, Stop> {
         let entered = match open.insert_behind(self.deadline, &self.first()).await? {
-            Inserted::Nothing => return Ok(Next::Alone { wrote: false }),
+            Inserted::Nothing => return Ok(Next::Alone),
             Inserted::InTurn => return Ok(Next::Run),
             Inserted::Event => self.enter_new(open.conn()).await,
         };
         match entered {
             Ok(Entered::Run { .. }) => Ok(Next::Run),
-            Ok(_) | Err(Stop::Again) => Ok(Next::Alone { wrote: true }),
+            Ok(_) | Err(Stop::Again) => Ok(Next::Alone),
             Err(stop) => Err(stop),
         }
     }
@@ -172,13 +170,10 @@ impl<DB: Backend> Job<'_, DB> {
     }
 
     /// Leaves the group, which goes on without it.
-    async fn leave(&self, mut open: Open<'_, DB>, wrote: bool) {
+    async fn leave(&self, mut open: Open<'_, DB>) {
         let undone = within(self.deadline, async {
-            if wrote {
-                point!(self.shared, "store.rollback_to");
-                DB::rollback_to(open.conn()).await?;
-            }
-            Ok(())
+            point!(self.shared, "store.rollback_to");
+            Ok(DB::rollback_to(open.conn()).await?)
         });
         match undone.await {
             Ok(()) if DB::depth(open.conn()) == 1 => self.go_on(open).await,

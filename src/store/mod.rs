@@ -243,7 +243,7 @@ pub trait Backend: Database + sealed::Sealed {
     }
     /// [`Backend::insert_first`], behind another event in its transaction: fails if that one's handler has not left the
     /// transaction as it was, and from here on our savepoint takes back this one alone. The transaction's limits are this
-    /// one's from now on.
+    /// one's from now on. Nothing also if somebody else has its row just now: a rollback to our savepoint is due then.
     #[doc(hidden)]
     fn insert_behind(
         conn: &mut Self::Connection,

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnection, PgListener, PgPoolOptions};
-use sqlx::{AssertSqlSafe, ConnectOptions, Pool, Postgres, RawSql, Row, SqlSafeStr};
+use sqlx::{AssertSqlSafe, ConnectOptions, Pool, Postgres, Row, SqlSafeStr};
 use tokio::time::Instant;
 
 use super::letters::{letter_row, span, statements_for_operators};
@@ -131,6 +131,29 @@ macro_rules! release {
     };
 }
 
+/// How long a delivery waits for its event's row in a transaction that holds its stream's cursor: whoever has the row waits for
+/// that. Long enough for what else is locked for a moment, and much less than the server takes to find a deadlock.
+const ROW_PATIENCE: Duration = Duration::from_millis(10);
+
+/// What is waited for at most by what is between these two, in milliseconds. The handlers have what they had.
+fn patience() -> String {
+    let patience = ROW_PATIENCE.as_millis();
+    format!(
+        "SELECT set_config('tower_inbox.lock_timeout', current_setting('lock_timeout'), true), \
+         set_config('lock_timeout', '{patience}', true)"
+    )
+}
+
+const PATIENCE_ENDS: &str =
+    "SELECT set_config('lock_timeout', current_setting('tower_inbox.lock_timeout'), true)";
+
+/// That it was not had in this time. What was done since the savepoint can still be taken back.
+fn is_locked(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    // lock_not_available
+    code.as_deref() == Some("55P03")
+}
+
 /// For one transaction.
 fn limits(deadline: Instant) -> String {
     let left = deadline.saturating_duration_since(Instant::now());
@@ -168,16 +191,6 @@ fn begin(settings: &PostgresSettings, deadline: Instant) -> String {
 fn written(row: &sqlx::postgres::PgRow) -> Result<u64> {
     let (events, turns): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
     Ok((events + turns).unsigned_abs())
-}
-
-/// Of a message that ends with [`Prepared::execute`]: how many rows that has written.
-async fn executed(conn: &mut PgConnection, message: RawSql, first: &First<'_>) -> Result<u64> {
-    // Where its turn is looked at too it is a SELECT.
-    if first.turn.is_some() {
-        written(&message.fetch_one(conn).await?)
-    } else {
-        Ok(message.execute(conn).await?.rows_affected())
-    }
 }
 
 new_event!(Postgres);
@@ -404,7 +417,15 @@ impl Backend for Postgres {
         };
         let message = format!("{}; {execute}", begin(settings, deadline));
         let message = sqlx::raw_sql(AssertSqlSafe(message).into_sql_str());
-        match executed(&mut *conn, message, first).await {
+        // Where its turn is looked at too it is a SELECT.
+        let rows = if first.turn.is_some() {
+            let row = message.fetch_one(&mut *conn).await;
+            row.and_then(|row| written(&row))
+        } else {
+            let done = message.execute(&mut *conn).await;
+            done.map(|done| done.rows_affected())
+        };
+        match rows {
             Err(error) if prepared::is_missing(&error) => {
                 settings.forget_prepared(&error);
                 Self::rollback(conn).await?;
@@ -455,26 +476,54 @@ impl Backend for Postgres {
         first: &First<'_>,
     ) -> Result<Inserted> {
         crate::fail::point!(sql, "store.insert_behind");
-        // Before the savepoint: what is rolled back to that keeps them.
+        // The limits before the savepoint: what is rolled back to that keeps them. The patience behind it.
         let renew = format!(
-            "RELEASE SAVEPOINT tower_inbox; {}; SAVEPOINT tower_inbox",
-            limits(deadline)
+            "RELEASE SAVEPOINT tower_inbox; {}; SAVEPOINT tower_inbox; {}",
+            limits(deadline),
+            patience()
         );
-        let Some(execute) = settings
+        let inserted = match settings
             .is_prepared(session)
             .and_then(|it| it.execute(first))
-        else {
-            Self::run(conn, AssertSqlSafe(renew).into_sql_str()).await?;
-            return Self::insert_first(conn, sql, first).await;
-        };
-        let message = AssertSqlSafe(format!("{renew}; {execute}")).into_sql_str();
-        let rows = executed(conn, sqlx::raw_sql(message), first).await;
-        if let Err(error) = &rows
-            && prepared::is_missing(error)
         {
-            settings.forget_prepared(error);
+            Some(execute) => {
+                let message = format!("{renew}; {execute}; {PATIENCE_ENDS}");
+                let message = sqlx::raw_sql(AssertSqlSafe(message).into_sql_str());
+                match first.turn {
+                    // Each statement's one row.
+                    Some(_) => match message.fetch_all(conn).await {
+                        Ok(rows) => rows.get(1).map_or(Ok(0), written),
+                        Err(error) => Err(error),
+                    },
+                    // The INSERT's, and those of two SELECTs.
+                    None => {
+                        let done = message.execute(conn).await;
+                        done.map(|done| done.rows_affected().saturating_sub(2))
+                    }
+                }
+                .map(Inserted::rows)
+            }
+            None => {
+                Self::run(conn, AssertSqlSafe(renew).into_sql_str()).await?;
+                match Self::insert_first(conn, sql, first).await {
+                    Ok(inserted) => {
+                        let ends = SqlStr::from_static(PATIENCE_ENDS);
+                        Self::run(conn, ends).await.map(|()| inserted)
+                    }
+                    failed => failed,
+                }
+            }
+        };
+        match inserted {
+            Err(error) if is_locked(&error) => Ok(Inserted::Nothing),
+            Err(error) => {
+                if prepared::is_missing(&error) {
+                    settings.forget_prepared(&error);
+                }
+                Err(error)
+            }
+            inserted => inserted,
         }
-        Ok(Inserted::rows(rows?))
     }
 
     async fn restore(_: &mut PgConnection, _: &PostgresSettings) -> Result<()> {

@@ -153,7 +153,7 @@ async fn random_traffic_of_streams_in_groups_ends_with_the_exact_ledger<D: TestD
 }
 
 /// §4.1, §4.5, §5.1: a copy in the other process may have its row before the group comes to it, and wait for the stream's cursor,
-/// which the group holds: one of the two is undone.
+/// which the group holds.
 async fn a_stream_of_two_processes_is_applied_in_order_though_clients_leave<D: TestDb>(db: D) {
     let mut random = seeded("streams of two processes in groups");
     let (one, passed) = failing(&db, nothing).await;
@@ -224,7 +224,10 @@ async fn a_stream_whose_members_lock_rows_of_others_is_applied_in_order<D: TestD
     }
     for one in sent {
         let reply = one.await.expect("an answer");
-        assert!(matches!(reply.status, 202 | 204 | 429 | 500 | 503), "{reply:?}");
+        assert!(
+            matches!(reply.status, 202 | 204 | 429 | 500 | 503),
+            "{reply:?}"
+        );
     }
     eventually("all are applied", async || {
         for sequence in 1..=10 {
