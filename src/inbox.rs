@@ -204,7 +204,11 @@ impl<DB: Backend> Inbox<DB> {
     #[cfg(feature = "failpoints")]
     #[doc(hidden)]
     pub fn waiting_to_share(&self) -> (usize, usize) {
-        self.shared.group_commit.waiting()
+        let (writers, streams) = (
+            self.shared.group_commit.waiting(),
+            self.shared.lanes.joining(),
+        );
+        (writers.0 + streams.0, writers.1 + streams.1)
     }
 
     /// Takes no new deliveries (503), stops the worker, and waits, for at most 30 s, until what is running has

@@ -2,11 +2,15 @@
 //!
 //! Two deliveries that a producer sent one after the other are two threads' work, so that the later one may be here first.
 //! It would be parked, and drained by the worker: several times the work of letting the other one go ahead.
+//!
+//! Who has the turn may give something with it to the very next sequence: its open transaction (`Source::batch`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
 
 use crate::broken::{self, Variant};
 
@@ -18,16 +22,14 @@ type Pair = (Arc<str>, Arc<str>);
 const PASSED_OVER: u32 = 64;
 
 /// A queue per correlation id.
-#[derive(Default)]
-pub(crate) struct Lanes {
-    map: Mutex<HashMap<Pair, Queue>>,
+pub(crate) struct Lanes<T> {
+    map: Mutex<HashMap<Pair, Queue<T>>>,
 }
 
 /// Those that wait behind somebody whose turn it is: nobody else has a queue.
-#[derive(Default)]
-struct Queue {
+struct Queue<T> {
     /// By when they came.
-    waiting: BTreeMap<u64, Waiter>,
+    waiting: BTreeMap<u64, Waiter<T>>,
     /// Those that have a sequence, by it, and then by when they came.
     in_order: BTreeSet<(i64, u64)>,
     /// The next one to come.
@@ -36,12 +38,53 @@ struct Queue {
     passed_over: u32,
 }
 
-struct Waiter {
+struct Waiter<T> {
     sequence: Option<i64>,
-    go: oneshot::Sender<()>,
+    /// Its turn, and what is given with it.
+    go: oneshot::Sender<Option<T>>,
+    joins: Option<Arc<Joins>>,
 }
 
-impl Lanes {
+/// That a delivery would take what is given with its turn.
+pub(crate) struct Joins {
+    /// Of a group of no more than so many, itself included.
+    most: usize,
+    /// It looks for something else just now, and would keep what it is given waiting.
+    away: AtomicBool,
+    /// It has been away, and is back.
+    looked: AtomicBool,
+}
+
+impl Joins {
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self {
+            most,
+            away: AtomicBool::new(false),
+            looked: AtomicBool::new(false),
+        })
+    }
+}
+
+impl<T> Default for Lanes<T> {
+    fn default() -> Self {
+        Self {
+            map: Mutex::default(),
+        }
+    }
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Self {
+            waiting: BTreeMap::new(),
+            in_order: BTreeSet::new(),
+            ticket: 0,
+            passed_over: 0,
+        }
+    }
+}
+
+impl<T> Lanes<T> {
     /// Waits for this correlation id's turn. Dropping the future gives the place up. Who has no sequence goes when nobody
     /// has waited longer.
     pub(crate) async fn enter(
@@ -49,25 +92,31 @@ impl Lanes {
         source: &Arc<str>,
         id: &Arc<str>,
         sequence: Option<i64>,
-    ) -> Lane {
+    ) -> Lane<T> {
+        self.line_up(source, id, sequence, None).turn().await
+    }
+
+    /// Has its place from now on. It takes what is given with its turn if it says so.
+    pub(crate) fn line_up(
+        self: &Arc<Self>,
+        source: &Arc<str>,
+        id: &Arc<str>,
+        sequence: Option<i64>,
+        joins: Option<Arc<Joins>>,
+    ) -> Entering<T> {
         let mut pair = (Arc::clone(source), Arc::clone(id));
         if broken::is(Variant::LanesOpen) {
             pair.1 = Arc::from(format!("{:x}", fastrand::u128(..)));
         }
-        // Made before the wait, so that a future that is dropped in it cleans up too.
-        let (lane, turn) = self.join(pair, sequence);
-        if let Some(turn) = turn {
-            // The sender is not dropped before it has sent: the queue has it for as long as this place is there.
-            let _ = turn.await;
-        }
-        lane
+        self.join(pair, sequence, joins)
     }
 
     fn join(
         self: &Arc<Self>,
         pair: Pair,
         sequence: Option<i64>,
-    ) -> (Lane, Option<oneshot::Receiver<()>>) {
+        joins: Option<Arc<Joins>>,
+    ) -> Entering<T> {
         let mut map = self.lock();
         let (ticket, turn) = match map.get_mut(&pair) {
             None => {
@@ -76,26 +125,56 @@ impl Lanes {
             }
             Some(queue) => {
                 let (go, turn) = oneshot::channel();
-                let ticket = queue.push(Waiter { sequence, go });
-                (Some(ticket), Some(turn))
+                let waiter = Waiter {
+                    sequence,
+                    go,
+                    joins,
+                };
+                (Some(queue.push(waiter)), Some(turn))
             }
         };
         let lane = Lane {
             lanes: Arc::clone(self),
             pair,
             ticket,
+            gone: false,
         };
-        (lane, turn)
+        Entering { turn, lane }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Pair, Queue>> {
+    /// From now on it is given nothing until it is back. What it was given before is there when it looks.
+    pub(crate) fn away(&self, joins: &Joins) {
+        let _nobody_gives_just_now = self.lock();
+        joins.away.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn back(&self, joins: &Joins) {
+        let _nobody_gives_just_now = self.lock();
+        joins.looked.store(true, Ordering::Relaxed);
+        joins.away.store(false, Ordering::Relaxed);
+    }
+
+    /// How many would take what is given with their turn; and how many of these have been away.
+    #[cfg(feature = "failpoints")]
+    pub(crate) fn joining(&self) -> (usize, usize) {
+        let map = self.lock();
+        let joins: Vec<_> = map
+            .values()
+            .flat_map(|queue| queue.waiting.values())
+            .filter_map(|waiter| waiter.joins.as_ref())
+            .collect();
+        let looked = |joins: &&&Arc<Joins>| joins.looked.load(Ordering::Relaxed);
+        (joins.len(), joins.iter().filter(looked).count())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Pair, Queue<T>>> {
         // The queues are whole after every statement under this lock, so that a panic elsewhere is no reason to stop.
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Queue {
-    fn push(&mut self, waiter: Waiter) -> u64 {
+impl<T> Queue<T> {
+    fn push(&mut self, waiter: Waiter<T>) -> u64 {
         let ticket = self.ticket;
         self.ticket += 1;
         self.in_order
@@ -104,7 +183,7 @@ impl Queue {
         ticket
     }
 
-    fn remove(&mut self, ticket: u64) -> Option<Waiter> {
+    fn remove(&mut self, ticket: u64) -> Option<Waiter<T>> {
         if self.first() == Some(ticket) {
             self.passed_over = 0;
         }
@@ -120,30 +199,167 @@ impl Queue {
         Some(*self.waiting.first_key_value()?.0)
     }
 
-    /// Whose turn is next. It waits no more.
-    fn next(&mut self) -> Option<Waiter> {
+    /// Whose turn is next.
+    fn coming(&self) -> Option<u64> {
         let (&first, waiter) = self.waiting.first_key_value()?;
-        let lowest = match self.in_order.first() {
+        Some(match self.in_order.first() {
             Some(&(_, ticket)) if waiter.sequence.is_some() && self.passed_over < PASSED_OVER => {
                 ticket
             }
             _ => first,
-        };
+        })
+    }
+
+    /// The same. It waits no more.
+    fn next(&mut self) -> Option<Waiter<T>> {
+        let coming = self.coming()?;
         self.passed_over += 1;
-        self.remove(lowest)
+        self.remove(coming)
+    }
+
+    /// Whose turn is next, if it has this sequence and would join a group of so many.
+    fn joiner(&self, sequence: i64, members: usize) -> Option<u64> {
+        let coming = self.coming()?;
+        let waiter = self.waiting.get(&coming)?;
+        let joins = waiter.joins.as_ref()?;
+        let fits = waiter.sequence == Some(sequence)
+            && members < joins.most
+            && !joins.away.load(Ordering::Relaxed)
+            && !waiter.go.is_closed();
+        fits.then_some(coming)
+    }
+
+    fn give(&mut self, sequence: i64, members: usize, it: T) -> Result<(), T> {
+        let Some(coming) = self.joiner(sequence, members) else {
+            return Err(it);
+        };
+        let Some(waiter) = self.waiting.get_mut(&coming) else {
+            return Err(it);
+        };
+        // It keeps its place until it has it: one that is being dropped gives that up by itself.
+        let go = std::mem::replace(&mut waiter.go, oneshot::channel().0);
+        match go.send(Some(it)) {
+            Ok(()) => {
+                drop(self.next());
+                Ok(())
+            }
+            Err(Some(it)) => Err(it),
+            // It was sent.
+            Err(None) => Ok(()),
+        }
+    }
+}
+
+/// A place among those that wait for a turn, or the turn.
+pub(crate) struct Entering<T> {
+    /// Of one that had to wait. Dropped first: what was given is ended before the turn is passed on.
+    turn: Option<oneshot::Receiver<Option<T>>>,
+    lane: Lane<T>,
+}
+
+impl<T> Entering<T> {
+    /// Of one that does not join.
+    pub(crate) async fn turn(self) -> Lane<T> {
+        let Self { turn, lane } = self;
+        if let Some(turn) = turn {
+            // The sender is not dropped before it has sent: the queue has it for as long as this place is there.
+            let _ = turn.await;
+        }
+        lane
+    }
+
+    /// The turn, and what was given with it; nothing if it has not come until then.
+    pub(crate) async fn within(self, until: Instant) -> Option<(Lane<T>, Option<T>)> {
+        let Self { turn, mut lane } = self;
+        let Some(mut turn) = turn else {
+            return Some((lane, None));
+        };
+        if let Ok(given) = timeout_at(until, &mut turn).await {
+            return Some((lane, given.ok().flatten()));
+        }
+        if lane.give_up() {
+            return None;
+        }
+        // It has come just now.
+        let given = turn.try_recv();
+        Some((lane, given.ok().flatten()))
     }
 }
 
 /// This correlation id's turn, or a place among those that wait for it, until dropped.
-pub(crate) struct Lane {
-    lanes: Arc<Lanes>,
+pub(crate) struct Lane<T> {
+    lanes: Arc<Lanes<T>>,
     pair: Pair,
     /// Of one that had to wait.
     ticket: Option<u64>,
+    /// The turn was given away, or the place was given up.
+    gone: bool,
 }
 
-impl Drop for Lane {
+/// How to come back to a lane.
+pub(crate) struct Way<T> {
+    lanes: Arc<Lanes<T>>,
+    pair: Pair,
+    sequence: i64,
+}
+
+impl<T> Way<T> {
+    pub(crate) fn enter(&self) -> Entering<T> {
+        self.lanes
+            .join(self.pair.clone(), Some(self.sequence), None)
+    }
+}
+
+impl<T> Lane<T> {
+    pub(crate) fn way(&self, sequence: i64) -> Way<T> {
+        Way {
+            lanes: Arc::clone(&self.lanes),
+            pair: self.pair.clone(),
+            sequence,
+        }
+    }
+
+    /// Whether the next one has this sequence, and would join a group of so many.
+    pub(crate) fn has_joiner(&self, sequence: i64, members: usize) -> bool {
+        let map = self.lanes.lock();
+        let queue = map.get(&self.pair);
+        queue.is_some_and(|queue| queue.joiner(sequence, members).is_some())
+    }
+
+    /// Gives its turn to the next one, and this with it, if that has this sequence and would join a group of so many.
+    pub(crate) fn give(mut self, sequence: i64, members: usize, it: T) -> Result<(), (Self, T)> {
+        let lanes = Arc::clone(&self.lanes);
+        let mut map = lanes.lock();
+        let given = match map.get_mut(&self.pair) {
+            Some(queue) => queue.give(sequence, members, it),
+            None => Err(it),
+        };
+        drop(map);
+        match given {
+            Ok(()) => {
+                self.gone = true;
+                Ok(())
+            }
+            Err(it) => Err((self, it)),
+        }
+    }
+
+    /// False if its turn has come.
+    fn give_up(&mut self) -> bool {
+        let mut map = self.lanes.lock();
+        let queue = map.get_mut(&self.pair);
+        let ticket = self.ticket;
+        let waits = queue.and_then(|queue| queue.remove(ticket?));
+        self.gone = waits.is_some();
+        self.gone
+    }
+}
+
+impl<T> Drop for Lane<T> {
     fn drop(&mut self) {
+        if self.gone {
+            return;
+        }
         let mut map = self.lanes.lock();
         let Some(queue) = map.get_mut(&self.pair) else {
             return;
@@ -154,7 +370,7 @@ impl Drop for Lane {
         }
         match queue.next() {
             // Should it be about to be dropped, it passes the turn on when it is.
-            Some(next) => drop(next.go.send(())),
+            Some(next) => drop(next.go.send(None)),
             // Nobody can have joined meanwhile, under this lock.
             None => drop(map.remove(&self.pair)),
         }
@@ -168,11 +384,11 @@ mod tests {
 
     use super::*;
 
-    type Entering<'a> = Pin<Box<dyn Future<Output = Lane> + 'a>>;
+    type Comes<'a> = Pin<Box<dyn Future<Output = Lane<u32>> + 'a>>;
 
     /// One stream, and who enters it.
     struct Stream {
-        lanes: Arc<Lanes>,
+        lanes: Arc<Lanes<u32>>,
         source: Arc<str>,
         id: Arc<str>,
     }
@@ -187,8 +403,8 @@ mod tests {
         }
 
         /// One that has come, and waits unless nobody is there.
-        fn comes(&self, sequence: Option<i64>) -> Entering<'_> {
-            let mut entering: Entering<'_> =
+        fn comes(&self, sequence: Option<i64>) -> Comes<'_> {
+            let mut entering: Comes<'_> =
                 Box::pin(self.lanes.enter(&self.source, &self.id, sequence));
             // Polled, so that it has its place.
             if let Some(lane) = poll(&mut entering) {
@@ -202,7 +418,7 @@ mod tests {
         }
     }
 
-    fn poll(entering: &mut Entering<'_>) -> Option<Lane> {
+    fn poll(entering: &mut Comes<'_>) -> Option<Lane<u32>> {
         match entering
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()))
@@ -213,7 +429,7 @@ mod tests {
     }
 
     /// The indices of those that wait in the order of their turns: `first` ends, and each ends as soon as it is its turn.
-    fn turns(first: Lane, mut waiting: Vec<Entering<'_>>) -> Vec<usize> {
+    fn turns(first: Lane<u32>, mut waiting: Vec<Comes<'_>>) -> Vec<usize> {
         let (mut turns, mut holds) = (Vec::new(), Some(first));
         while holds.take().is_some() {
             for (index, entering) in waiting.iter_mut().enumerate() {
@@ -262,6 +478,106 @@ mod tests {
         let first = stream.comes(None).await;
         let waiting = [None, Some(2), None, Some(1)].map(|it| stream.comes(it));
         assert_eq!(turns(first, waiting.into()), [0, 3, 1, 2]);
+        assert!(stream.is_forgotten());
+    }
+
+    /// One that would take what is given with its turn, in a group of at most so many.
+    fn joins(stream: &Stream, sequence: i64, most: usize) -> (Entering<u32>, Arc<Joins>) {
+        let joins = Joins::new(most);
+        let (lanes, own) = (&stream.lanes, Some(Arc::clone(&joins)));
+        (
+            lanes.line_up(&stream.source, &stream.id, Some(sequence), own),
+            joins,
+        )
+    }
+
+    async fn turn_of(entering: Entering<u32>) -> (Lane<u32>, Option<u32>) {
+        let turn = entering.within(Instant::now());
+        turn.await.expect("its turn has come")
+    }
+
+    /// §2.5, §2.9: and nobody else, who would not be in its turn.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_given_with_the_turn_goes_to_the_very_next_one_that_takes_it() {
+        let stream = Stream::new();
+        let first = stream.comes(Some(1)).await;
+        let mut other = stream.comes(Some(2));
+        let (three, _) = joins(&stream, 3, 2);
+        // 2 would not take it; 3 is not next.
+        let Err((first, 7)) = first.give(2, 1, 7) else {
+            panic!("it is given to nobody")
+        };
+        let Err((first, 7)) = first.give(3, 1, 7) else {
+            panic!("it is given to nobody")
+        };
+        drop(first);
+        let second = poll(&mut other).expect("it is its turn");
+        // Of a group that is as large as it wants.
+        let Err((second, 7)) = second.give(3, 2, 7) else {
+            panic!("it is given to nobody")
+        };
+        assert!(second.has_joiner(3, 1) && !second.has_joiner(4, 1));
+        assert!(second.give(3, 1, 7).is_ok());
+        let (third, given) = turn_of(three).await;
+        assert_eq!(given, Some(7));
+        let mut fourth = stream.comes(Some(4));
+        assert!(poll(&mut fourth).is_none());
+        drop(third);
+        drop(poll(&mut fourth).expect("it is its turn"));
+        assert!(stream.is_forgotten());
+    }
+
+    /// §2.9: a transaction would wait for it.
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_given_to_one_that_is_away_or_leaves() {
+        let stream = Stream::new();
+        let first = stream.comes(Some(1)).await;
+        let (two, how) = joins(&stream, 2, 8);
+        stream.lanes.away(&how);
+        let Err((first, 7)) = first.give(2, 1, 7) else {
+            panic!("it is given to nobody")
+        };
+        stream.lanes.back(&how);
+        assert!(first.has_joiner(2, 1));
+        assert!(
+            two.within(Instant::now()).await.is_none(),
+            "its patience ends"
+        );
+        let Err((first, 7)) = first.give(2, 1, 7) else {
+            panic!("it is given to nobody")
+        };
+        // Given a moment before its patience ends, it is there.
+        let (two, _) = joins(&stream, 2, 8);
+        assert!(first.give(2, 1, 7).is_ok());
+        let (second, given) = turn_of(two).await;
+        assert_eq!(given, Some(7));
+        // Who leaves with it passes the turn on.
+        let (three, _) = joins(&stream, 3, 8);
+        let mut four = stream.comes(Some(4));
+        assert!(second.give(3, 2, 7).is_ok());
+        drop(three);
+        drop(poll(&mut four).expect("it is its turn"));
+        assert!(stream.is_forgotten());
+    }
+
+    /// §5.1: whoever comes back is before those behind it.
+    #[tokio::test(start_paused = true)]
+    async fn those_that_come_back_have_their_turns_in_order() {
+        let stream = Stream::new();
+        let first = stream.comes(Some(1)).await;
+        let way = first.way(1);
+        let (two, _) = joins(&stream, 2, 8);
+        let mut three = stream.comes(Some(3));
+        assert!(first.give(2, 1, 7).is_ok());
+        let (second, _) = turn_of(two).await;
+        let (one, two) = (way.enter(), second.way(2).enter());
+        drop(second);
+        assert!(poll(&mut three).is_none());
+        let first = one.turn().await;
+        assert!(poll(&mut three).is_none());
+        drop(first);
+        drop(two.turn().await);
+        drop(poll(&mut three).expect("it is its turn"));
         assert!(stream.is_forgotten());
     }
 

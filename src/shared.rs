@@ -16,7 +16,7 @@ use crate::answer::Answer;
 use crate::body::ByteBudget;
 use crate::burst::Bursts;
 use crate::clock::Clock;
-use crate::dispatch::{GroupCommit, patience};
+use crate::dispatch::{Baton, GroupCommit, patience};
 use crate::envelope::Envelope;
 use crate::fail::{FailPoints, point};
 use crate::generations::Generations;
@@ -57,7 +57,7 @@ pub(crate) struct Shared<DB: Backend> {
     /// The longest pause between two looks of the worker.
     pub(crate) poll_every: Duration,
     pub(crate) flights: Arc<Flights>,
-    pub(crate) lanes: Arc<Lanes>,
+    pub(crate) lanes: Arc<Lanes<Baton<DB>>>,
     pub(crate) recent: Recent,
     /// Held by who purges, its pauses included: two of them at a time would take twice what one may.
     pub(crate) purging: tokio::sync::Mutex<()>,

@@ -44,7 +44,7 @@ const GROWTH: Group = Group {
 
 const OURS: Side = serve("ours", "ours", Feed::Unique);
 const HAND: Side = serve("handwritten", "handwritten", Feed::Unique);
-/// Deliveries that wait for the one writer share a transaction.
+/// Deliveries that wait for the one writer share a transaction, and so do the next ones of a stream.
 const GROUPED: &[&str] = &["grouped=true"];
 const SINGLE: Side = serve("single", "ours", Feed::Unique);
 /// Without the round trip by which sqlx looks whether a connection of the pool is alive.
@@ -252,8 +252,36 @@ pub(crate) const GROUPS: &[Group] = &[
         ..POSTGRES
     },
     Group {
-        sides: &[serve("ours", "ours", HOT), serve("rowlock", "rowlock", HOT)],
-        bars: &[bar("pg_hot_key_vs_rowlock", "rowlock", "2.0")],
+        sides: &[
+            serve("ours", "ours", HOT),
+            with(serve("batched", "ours", HOT), GROUPED),
+            serve("rowlock", "rowlock", HOT),
+        ],
+        bars: &[
+            bar("pg_hot_key_vs_rowlock", "rowlock", "2.0"),
+            Bar {
+                of: "batched",
+                ..bar("pg_hot_key_batched_vs_rowlock", "rowlock", "2.0")
+            },
+        ],
+        ..POSTGRES
+    },
+    Group {
+        connections: 8,
+        sides: &[
+            with(serve("ours", "ours", HOT), GROUPED),
+            serve("single", "ours", HOT),
+        ],
+        bars: &[bar("pg_hot_key_grouped_vs_single_8", "single", "0.95")],
+        ..POSTGRES
+    },
+    Group {
+        connections: 1,
+        sides: &[
+            with(serve("ours", "ours", HOT), GROUPED),
+            serve("single", "ours", HOT),
+        ],
+        bars: &[bar("pg_hot_key_grouped_vs_single_1", "single", "0.95")],
         ..POSTGRES
     },
     Group {

@@ -59,7 +59,7 @@ impl<DB: Backend> Job<'_, DB> {
     }
 
     /// A new event, and its step of the cursor where nothing is to be done in between.
-    fn first(&self) -> First<'_> {
+    pub(super) fn first(&self) -> First<'_> {
         let event = self.new_event();
         let place = self.place().filter(|_| self.fence.is_none());
         let start = self.source.start(event.at);

@@ -1,17 +1,20 @@
-//! Group commit: one transaction for live deliveries that wait for the one writer's turn at the same time.
+//! Group commit: one transaction for live deliveries that wait at the same time, for the one writer's turn or for their
+//! stream's.
 //!
 //! A delivery whose handler has succeeded hands its open transaction on to one that waits, instead of committing it; the
-//! last of them commits for all. Each runs its own code in its own future, so that nothing is shared but the transaction.
+//! last of them commits for all. The next one of its stream has it with the stream's turn ([`Places`](super::Places)); on a
+//! database with one writer it may be one of any. Each runs its own code in its own future, so that nothing is shared but the transaction.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 
 use super::open::{Open, OpenParts};
 use crate::broken::{self, Variant};
+use crate::lane::{Entering, Way};
 use crate::shared::Shared;
 use crate::source::SourceState;
 use crate::store::Backend;
@@ -83,56 +86,84 @@ impl Fate {
     }
 }
 
+/// How a group ended, for one of its members. Undone, it has a place in its stream's queue again: before anybody else has its
+/// turn.
+pub(super) struct End<DB: Backend> {
+    pub(super) fate: Fate,
+    pub(super) entering: Option<Entering<Baton<DB>>>,
+}
+
 /// Those who share a transaction. Dropped without a word, they are undone.
-pub(super) struct Members {
-    pub(super) count: usize,
+pub(super) struct Members<DB: Backend> {
+    waiting: Vec<Member<DB>>,
     most: usize,
     /// Nobody joins later.
     until: Instant,
     /// COMMIT may have been sent.
     committing: bool,
-    fate: watch::Sender<Option<Fate>>,
+    told: bool,
 }
 
-impl Members {
+/// One that has succeeded.
+struct Member<DB: Backend> {
+    end: oneshot::Sender<End<DB>>,
+    way: Option<Way<Baton<DB>>>,
+}
+
+impl<DB: Backend> Members<DB> {
     pub(super) fn new(source: &SourceState, began: Instant) -> Self {
         Self {
-            count: 0,
+            waiting: Vec::new(),
             most: source.batch(),
             until: began + source.batch_time(),
             committing: false,
-            fate: watch::Sender::new(None),
+            told: false,
         }
     }
 
     /// One more has succeeded, and waits for what becomes of it.
-    pub(super) fn add(&mut self, source: &SourceState) -> watch::Receiver<Option<Fate>> {
-        self.count += 1;
+    pub(super) fn add(
+        &mut self,
+        source: &SourceState,
+        way: Option<Way<Baton<DB>>>,
+    ) -> oneshot::Receiver<End<DB>> {
+        let (end, told) = oneshot::channel();
+        self.waiting.push(Member { end, way });
         self.most = self.most.min(source.batch());
-        self.fate.subscribe()
+        told
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.waiting.len()
     }
 
     pub(super) fn is_committing(&mut self) {
         self.committing = true;
     }
 
-    pub(super) fn tell(&self, fate: Fate) {
+    pub(super) fn tell(&mut self, fate: Fate) {
+        self.told = true;
         metrics::counter!("inbox_group_commits_total", "outcome" => fate.as_str()).increment(1);
         if fate == Fate::Committed {
-            let count = u64::try_from(self.count).unwrap_or(u64::MAX);
+            let count = u64::try_from(self.count()).unwrap_or(u64::MAX);
             metrics::counter!("inbox_group_commit_deliveries_total").increment(count);
         }
-        self.fate.send_replace(Some(fate));
+        for Member { end, way } in self.waiting.drain(..) {
+            let way = way.filter(|_| fate == Fate::Undone);
+            let entering = way.map(|way| way.enter());
+            // Who is not there any more gives its place up again.
+            drop(end.send(End { fate, entering }));
+        }
     }
 
-    fn may_grow(&self) -> bool {
-        self.count < self.most && Instant::now() < self.until
+    pub(super) fn may_grow(&self) -> bool {
+        self.count() < self.most && Instant::now() < self.until
     }
 }
 
-impl Drop for Members {
+impl<DB: Backend> Drop for Members<DB> {
     fn drop(&mut self) {
-        if self.fate.borrow().is_none() {
+        if !self.told {
             self.tell(match self.committing {
                 true => Fate::Unknown,
                 false => Fate::Undone,
@@ -142,14 +173,15 @@ impl Drop for Members {
 }
 
 /// Waits for it. A group that nobody can tell about has no known end.
-pub(super) async fn told(mut fate: watch::Receiver<Option<Fate>>) -> Fate {
+pub(super) async fn told<DB: Backend>(end: oneshot::Receiver<End<DB>>) -> End<DB> {
+    let of = |fate| End {
+        fate,
+        entering: None,
+    };
     if broken::is(Variant::GroupToldEarly) {
-        return Fate::Committed;
+        return of(Fate::Committed);
     }
-    match fate.wait_for(Option::is_some).await {
-        Ok(fate) => fate.unwrap_or(Fate::Unknown),
-        Err(_) => Fate::Unknown,
-    }
+    end.await.unwrap_or_else(|_| of(Fate::Unknown))
 }
 
 /// An open transaction on its way to its next member. Dropped on the way, it is undone with its connection.
@@ -159,6 +191,13 @@ pub(crate) struct Baton<DB: Backend> {
 }
 
 impl<DB: Backend> Baton<DB> {
+    pub(super) fn new(shared: Arc<Shared<DB>>, open: Open<'_, DB>) -> Self {
+        Self {
+            shared,
+            parts: Some(Box::new(open.into_parts())),
+        }
+    }
+
     /// Its next member has it.
     pub(super) fn take<'a>(mut self, shared: &'a Shared<DB>) -> Open<'a, DB> {
         let parts = self.parts.take();
@@ -195,9 +234,9 @@ impl<DB: Backend> GroupCommit<DB> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn takes_part(&self, source: &SourceState) -> bool {
-        DB::SINGLE_WRITER
-            && source.batch() > 1
+    /// Whether a delivery of this source takes part in groups. Asked once for each.
+    pub(crate) fn takes_part(&self, source: &SourceState) -> bool {
+        source.batch() > 1
             && !source.is_deferred()
             && source.handler_time().is_short(source.batch_time())
             && !self.is_to_run_alone()
@@ -231,9 +270,12 @@ impl<DB: Backend> GroupCommit<DB> {
 
     /// Whoever has this ticket is not handed anything until it says that it is back. What it was handed before is there when
     /// it looks.
-    pub(crate) fn away(&self, ticket: Ticket) -> Away<'_, DB> {
+    pub(super) fn away(&self, ticket: Ticket) {
         self.set_look(ticket, Look::Away);
-        Away(self, ticket)
+    }
+
+    pub(super) fn back(&self, ticket: Ticket) {
+        self.set_look(ticket, Look::Done);
     }
 
     fn set_look(&self, ticket: Ticket, look: Look) {
@@ -260,17 +302,14 @@ impl<DB: Backend> GroupCommit<DB> {
         let Some(count) = open.members().filter(|members| members.may_grow()) else {
             return Some(open);
         };
-        let (count, shared) = (count.count, open.shared());
+        let (count, shared) = (count.count(), open.shared());
         let mut waiting = self.lock();
         let fits = |waiter: &Waiter<DB>| waiter.look != Look::Away && waiter.batch > count;
         while let Some(at) = waiting.iter().position(fits) {
             let Some(waiter) = waiting.remove(at) else {
                 break;
             };
-            let baton = Baton {
-                shared: waiter.shared,
-                parts: Some(Box::new(open.into_parts())),
-            };
+            let baton = Baton::new(waiter.shared, open);
             // Under the lock, so that who gives its place up knows whether it was handed something.
             match waiter.to.send(baton) {
                 Ok(()) => return None,
@@ -278,15 +317,6 @@ impl<DB: Backend> GroupCommit<DB> {
             }
         }
         Some(open)
-    }
-}
-
-/// It is handed nothing. Not back when dropped: who leaves for good would be handed what it drops.
-pub(crate) struct Away<'a, DB: Backend>(&'a GroupCommit<DB>, Ticket);
-
-impl<DB: Backend> Away<'_, DB> {
-    pub(crate) fn back(self) {
-        self.0.set_look(self.1, Look::Done);
     }
 }
 
@@ -315,28 +345,20 @@ impl<DB: Backend> Drop for Seat<'_, DB> {
     }
 }
 
-/// The one writer's turn, where the database has but one; or the transaction of one that has it.
-pub(crate) async fn turn<DB: Backend>(
+/// The one writer's turn, where the database has but one; or the transaction of one that has it. `shares`: it takes part in
+/// groups.
+pub(super) async fn turn<DB: Backend>(
     shared: &Arc<Shared<DB>>,
     source: &SourceState,
-    ticket: Ticket,
+    (ticket, shares): (Ticket, bool),
     until: Instant,
 ) -> Result<Turn<DB>, ()> {
+    let own = |permit| Turn::Own { permit, shares };
     let of = &shared.group_commit;
-    if !of.takes_part(source) {
-        let permit = shared.turn_within(until).await?;
-        return Ok(Turn::Own {
-            permit,
-            shares: false,
-        });
-    }
-    let own = |permit| Turn::Own {
-        permit,
-        shares: true,
+    let Some(writer) = shared.writer.as_ref().filter(|_| shares) else {
+        return shared.turn_within(until).await.map(own);
     };
-    if let Some(writer) = &shared.writer
-        && let Ok(permit) = Arc::clone(writer).try_acquire_owned()
-    {
+    if let Ok(permit) = Arc::clone(writer).try_acquire_owned() {
         return Ok(own(Some(permit)));
     }
     let (to, from) = oneshot::channel();

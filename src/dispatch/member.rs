@@ -4,24 +4,23 @@ use std::sync::atomic::Ordering;
 
 use http::{Response, StatusCode};
 
-use super::group_commit::{Baton, Fate, Members, told};
+use super::group_commit::{Baton, End, Fate, Members, told};
 use super::open::Open;
+use super::places::Places;
 use super::settle::Said;
 use super::{Entered, Job, Run, Settled, Stop, within};
 use crate::answer::Answer;
 use crate::event::Outcome;
 use crate::fail::{at, point};
 use crate::probe::Happened;
-use crate::queue::End;
-use crate::store::{Backend, Fault};
+use crate::queue;
+use crate::store::{Backend, Fault, Inserted};
 
 /// What became of entering a transaction in which others have written.
 enum Next {
     Run,
-    /// Not what a group is for: it runs alone. `wrote`: what is to be taken back.
-    Alone {
-        wrote: bool,
-    },
+    /// Not what a group is for: it runs alone, and what it wrote is taken back.
+    Alone,
 }
 
 impl<DB: Backend> Job<'_, DB> {
@@ -38,14 +37,11 @@ impl<DB: Backend> Job<'_, DB> {
         self.shared.fail.reached(at::BEGUN).await?;
         match within(self.deadline, self.enter_next(&mut open)).await {
             Ok(Next::Run) => {}
-            Ok(Next::Alone { wrote }) => {
-                self.leave(open, wrote).await;
-                return Err(Stop::Again);
+            Ok(Next::Alone) => {
+                self.leave(open).await;
+                return Err(self.start_over());
             }
-            Err(stop) => {
-                self.undo_group(open).await;
-                return Err(again(stop));
-            }
+            Err(stop) => return self.spoiled(open, stop).await,
         }
         self.saw(|| Entered::Run { from: None }.seen());
         self.shared.fail.reached(at::ENTERED).await?;
@@ -54,14 +50,14 @@ impl<DB: Backend> Job<'_, DB> {
         match said {
             Said::Commit(response) => self.settle(open, None, response).await,
             Said::Failed(settled) => {
-                self.leave(open, true).await;
+                self.leave(open).await;
                 Ok(settled)
             }
             // Kept with their request, which a transaction of its own does.
             Said::Terminal(_) | Said::NotYet(_) => {
                 self.shared.group_commit.failed();
-                self.leave(open, true).await;
-                Err(Stop::Again)
+                self.leave(open).await;
+                Err(self.start_over())
             }
             Said::Lost(settled) => {
                 self.shared.group_commit.failed();
@@ -72,13 +68,14 @@ impl<DB: Backend> Job<'_, DB> {
 
     /// Its row, and its turn, behind what the member before it has left as it was.
     async fn enter_next(&self, open: &mut Open<'_, DB>) -> Result<Next, Stop> {
-        let (conn, sql, event) = (open.conn(), &self.shared.sql, self.new_event());
-        if !DB::insert_behind(conn, sql, &event).await? {
-            return Ok(Next::Alone { wrote: false });
-        }
-        match self.enter_new(conn).await {
+        let entered = match open.insert_behind(self.deadline, &self.first()).await? {
+            Inserted::Nothing => return Ok(Next::Alone),
+            Inserted::InTurn => return Ok(Next::Run),
+            Inserted::Event => self.enter_new(open.conn()).await,
+        };
+        match entered {
             Ok(Entered::Run { .. }) => Ok(Next::Run),
-            Ok(_) | Err(Stop::Again) => Ok(Next::Alone { wrote: true }),
+            Ok(_) | Err(Stop::Again) => Ok(Next::Alone),
             Err(stop) => Err(stop),
         }
     }
@@ -102,12 +99,19 @@ impl<DB: Backend> Job<'_, DB> {
             Ok(kept) => kept,
             Err(stop) => return self.spoiled(open, stop).await,
         };
-        let fate = open.add_member(self.source);
-        self.go_on(open).await;
-        match told(fate).await {
+        let way = self.places.and_then(|places| places.way());
+        let end = open.add_member(self.source, way);
+        if let Some(open) = self.hand_to_next(open) {
+            self.go_on(open).await;
+        }
+        let End { fate, entering } = told(end).await;
+        match fate {
             Fate::Committed => self.saw(|| Happened::Committed),
             Fate::Undone => {
                 self.saw(|| Happened::Noted("its group was undone: it is tried alone".into()));
+                if let Some(places) = self.places {
+                    places.start_over(entering);
+                }
                 return Err(Stop::Again);
             }
             Fate::Unknown => {
@@ -122,8 +126,22 @@ impl<DB: Backend> Job<'_, DB> {
         }
         Ok(Settled {
             kept,
-            ..Settled::handler(End::Applied, Outcome::Applied, response)
+            ..Settled::handler(queue::End::Applied, Outcome::Applied, response)
         })
+    }
+
+    /// Whether the very next one of its stream waits, and would go on in the transaction of this one, which has just
+    /// succeeded.
+    pub(super) fn has_next(&self) -> bool {
+        self.places.is_some_and(Places::has_next)
+    }
+
+    /// With the stream's turn, if the very next one of the stream waits for that.
+    fn hand_to_next<'o>(&self, open: Open<'o, DB>) -> Option<Open<'o, DB>> {
+        match self.places {
+            Some(places) => places.hand_on(open),
+            None => Some(open),
+        }
     }
 
     /// Hands the transaction on, or commits it for those who are in it.
@@ -152,13 +170,10 @@ impl<DB: Backend> Job<'_, DB> {
     }
 
     /// Leaves the group, which goes on without it.
-    async fn leave(&self, mut open: Open<'_, DB>, wrote: bool) {
+    async fn leave(&self, mut open: Open<'_, DB>) {
         let undone = within(self.deadline, async {
-            if wrote {
-                point!(self.shared, "store.rollback_to");
-                DB::rollback_to(open.conn()).await?;
-            }
-            Ok(())
+            point!(self.shared, "store.rollback_to");
+            Ok(DB::rollback_to(open.conn()).await?)
         });
         match undone.await {
             Ok(()) if DB::depth(open.conn()) == 1 => self.go_on(open).await,
@@ -174,10 +189,22 @@ impl<DB: Backend> Job<'_, DB> {
         drop(members);
     }
 
-    /// It has succeeded, and cannot be shared: nobody has told it an end, and it is run alone.
+    /// All of it is undone. Nobody has told this one an end: it is run alone, unless its time is spent.
     async fn spoiled<R>(&self, open: Open<'_, DB>, stop: Stop) -> Result<Settled<R>, Stop> {
         self.undo_group(open).await;
-        Err(again(stop))
+        // What failed in a group says little about this one.
+        Err(match stop {
+            Stop::Budget => Stop::Budget,
+            _ => self.start_over(),
+        })
+    }
+
+    /// From its place in its stream on. Others of its group may have theirs before it.
+    fn start_over(&self) -> Stop {
+        if let Some(places) = self.places {
+            places.start_over(None);
+        }
+        Stop::Again
     }
 
     pub(super) fn learn_generation(&self) {
@@ -188,7 +215,7 @@ impl<DB: Backend> Job<'_, DB> {
     }
 }
 
-async fn commit<DB: Backend>(mut open: Open<'_, DB>, members: &mut Members) -> Fate {
+async fn commit<DB: Backend>(mut open: Open<'_, DB>, members: &mut Members<DB>) -> Fate {
     members.is_committing();
     match open.send_commit().await {
         Ok(()) => {
@@ -198,13 +225,5 @@ async fn commit<DB: Backend>(mut open: Open<'_, DB>, members: &mut Members) -> F
         // What a handler did to the transaction, or a constraint that was deferred: whose it was is found out one by one.
         Err(Stop::Database(error)) if DB::fault(&error) != Fault::Gone => Fate::Undone,
         Err(_) => Fate::Unknown,
-    }
-}
-
-/// What failed in a group says little about this one, unless its time is spent.
-fn again(stop: Stop) -> Stop {
-    match stop {
-        Stop::Budget => Stop::Budget,
-        _ => Stop::Again,
     }
 }

@@ -14,6 +14,7 @@ mod member;
 mod newer;
 mod open;
 mod own;
+mod places;
 mod put_off;
 mod release;
 mod retry;
@@ -55,9 +56,10 @@ pub(crate) use batch::{Batch, Batched};
 pub(crate) use bury::Bury;
 pub(crate) use erase::{Erase, Forget, SetGone, ShowBody};
 pub(crate) use group::Group;
-pub(crate) use group_commit::{GroupCommit, Ticket, Turn, turn};
+pub(crate) use group_commit::{Baton, GroupCommit, Turn};
 use open::Open;
 pub(crate) use own::{Ended, Own, own};
+pub(crate) use places::{Places, Waits};
 pub(crate) use release::Release;
 use retry::Tries;
 pub(crate) use try_now::TryNow;
@@ -92,6 +94,8 @@ pub(crate) struct Job<'a, DB: Backend> {
     /// commit, whatever others learn meanwhile.
     pub(crate) generation: AtomicI64,
     pub(crate) deadline: Instant,
+    /// Of a delivery that may share a transaction with others.
+    pub(crate) places: Option<&'a Places<DB>>,
 }
 
 /// How it ended: for those who waited behind it, and for the producer.
@@ -288,6 +292,11 @@ impl<DB: Backend> Job<'_, DB> {
             }
             if !tries.again(self.deadline).await {
                 return Settled::failed(contended());
+            }
+            if let Some(places) = self.places
+                && let Err(answer) = places.renew(self.deadline).await
+            {
+                return Settled::failed(answer);
             }
         }
     }

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use sqlx::SqlStr;
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::{Instant, timeout};
 
-use super::group_commit::{Fate, Members};
+use super::group_commit::{Baton, End, Members};
 use super::{Stop, patience, within};
 use crate::answer::Answer;
 use crate::broken::{self, Variant};
 use crate::fail::point;
+use crate::lane::Way;
 use crate::outlive::Outlives;
 use crate::shared::{Pooled, PooledParts, Shared};
 use crate::source::SourceState;
@@ -33,7 +34,7 @@ pub(super) struct Open<'a, DB: Backend> {
     /// Others may go on in it.
     shares: bool,
     /// Those who have succeeded in it, once it is handed on.
-    members: Option<Members>,
+    members: Option<Members<DB>>,
     /// The one writer's turn, where the database has but one. Declared last: given back after the connection.
     turn: Option<OwnedSemaphorePermit>,
 }
@@ -43,7 +44,7 @@ pub(super) struct OpenParts<DB: Backend> {
     conn: Option<PooledParts<DB>>,
     watch: Option<DB::Deadline>,
     began: Option<Instant>,
-    members: Option<Members>,
+    members: Option<Members<DB>>,
     turn: Option<OwnedSemaphorePermit>,
 }
 
@@ -153,25 +154,30 @@ impl<'a, DB: Backend> Open<'a, DB> {
         self
     }
 
-    /// Whether what succeeds here is to be committed with others.
-    pub(super) fn is_shared(&self) -> bool {
-        self.members.is_some() || self.shares && self.shared.group_commit.anybody_waits()
+    /// Whether what succeeds here is to be committed with others, of which one may be next: asked where it matters.
+    pub(super) fn is_shared(&self, has_next: impl FnOnce() -> bool) -> bool {
+        let waits = || self.shared.group_commit.anybody_waits() || has_next();
+        self.members.is_some() || self.shares && waits()
     }
 
-    pub(super) fn members(&self) -> Option<&Members> {
+    pub(super) fn members(&self) -> Option<&Members<DB>> {
         self.members.as_ref()
     }
 
-    pub(super) fn take_members(&mut self) -> Option<Members> {
+    pub(super) fn take_members(&mut self) -> Option<Members<DB>> {
         self.members.take()
     }
 
-    pub(super) fn add_member(&mut self, source: &SourceState) -> watch::Receiver<Option<Fate>> {
+    pub(super) fn add_member(
+        &mut self,
+        source: &SourceState,
+        way: Option<Way<Baton<DB>>>,
+    ) -> oneshot::Receiver<End<DB>> {
         let began = self.began.unwrap_or_else(Instant::now);
         let members = self
             .members
             .get_or_insert_with(|| Members::new(source, began));
-        members.add(source)
+        members.add(source, way)
     }
 
     /// From now on it is this delivery's time that counts.
@@ -187,6 +193,17 @@ impl<'a, DB: Backend> Open<'a, DB> {
 
     fn pooled_out(&mut self) -> Pooled<'a, DB> {
         self.conn.take().expect(HELD)
+    }
+
+    /// [`Backend::insert_behind`], for a delivery with this deadline.
+    pub(super) async fn insert_behind(
+        &mut self,
+        deadline: Instant,
+        first: &First<'_>,
+    ) -> Result<Inserted, sqlx::Error> {
+        let (settings, sql) = (&self.shared.settings, &self.shared.sql);
+        let (conn, session) = self.conn.as_mut().expect(HELD).session();
+        DB::insert_behind(conn, session, settings, deadline, sql, first).await
     }
 
     /// What was inserted with BEGIN, once. Nothing: it is to be inserted yet.

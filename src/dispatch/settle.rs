@@ -214,7 +214,7 @@ impl<DB: Backend> Job<'_, DB> {
     ) -> Result<Settled<R>, Stop> {
         // A handler that left a transaction of its own open inside ours is found out by what RELEASE leaves.
         let refused = self.shared.probes.refuses_commit(self.key());
-        if from.is_none() && !refused && open.is_shared() {
+        if from.is_none() && !refused && open.is_shared(|| self.has_next()) {
             // For the same reason as `join`.
             return Box::pin(self.share(open, response)).await;
         }

@@ -12,7 +12,7 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use smallvec::{SmallVec, smallvec};
-use tokio::sync::{SemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::Span;
 
@@ -23,12 +23,11 @@ use crate::answer::Answer;
 use crate::broken::{self, Variant};
 use crate::burst::{self, Control};
 use crate::clock::Timestamp;
-use crate::dispatch::{Job, Reply, Run, Settled, Ticket, Turn, patience, turn};
+use crate::dispatch::{Job, Places, Reply, Run, Settled, Turn, Waits};
 use crate::door::Passed;
-use crate::envelope::{CorrelationId, Envelope, Fingerprint, Reading, Sequence};
+use crate::envelope::{CorrelationId, Envelope, Fingerprint, Reading};
 use crate::event::{Origin, Outcome};
 use crate::fail::at;
-use crate::lane::Lane;
 use crate::order::worker::{self, Work};
 use crate::probe::{self, Happened};
 use crate::queue::{End, Joined, Landed, Landing};
@@ -337,13 +336,6 @@ pub(super) fn count_arrival<DB: Backend>(
 /// busy inbox makes it wait, where everybody's look would make everybody wait longer.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
-/// What a delivery holds while its transaction is open.
-type Places<'a, DB> = (
-    Option<Lane>,
-    (SemaphorePermit<'a>, SemaphorePermit<'a>),
-    Turn<DB>,
-);
-
 /// A verified delivery with its producer waiting.
 pub(super) struct Live<'a, DB: Backend> {
     pub(super) shared: &'a Arc<Shared<DB>>,
@@ -536,7 +528,7 @@ impl<DB: Backend> Live<'_, DB> {
             // With its places given back: a refusal is written in a turn of its own.
             Err(found) => return self.told(found).await,
         };
-        let (_lane, _permits, turn) = match places {
+        let (places, turn) = match places {
             Ok(places) => places,
             Err(answer) => return Settled::failed(answer),
         };
@@ -554,6 +546,7 @@ impl<DB: Backend> Live<'_, DB> {
             out_of_order: false,
             generation: AtomicI64::default(),
             deadline: self.deadline,
+            places: Some(&places),
         };
         let settled = job.run_in(Some(turn), handler).await;
         if settled.end == End::Failed {
@@ -567,46 +560,25 @@ impl<DB: Backend> Live<'_, DB> {
     async fn places_or_known<R>(
         &self,
         looked: bool,
-    ) -> Result<Result<Places<'_, DB>, Answer>, Found<R>> {
-        let ticket = self.shared.group_commit.ticket();
-        let mut places = pin!(self.places(ticket));
+    ) -> Result<Result<(Places<DB>, Turn<DB>), Answer>, Found<R>> {
+        let waits = Waits::new(self.shared, self.source, self.envelope, self.deadline);
+        let mut places = pin!(waits.places());
         if let Ok(places) = timeout(AT_ONCE, &mut places).await {
             return Ok(places);
         }
         if looked {
             return Ok(places.await);
         }
-        // Nobody's transaction waits for this look.
-        let away = self.shared.group_commit.away(ticket);
+        // Nobody's transaction waits for this look. Not back when it ends with it: who leaves would be handed what it drops.
+        waits.away();
         if let Ok(places) = timeout(Duration::ZERO, &mut places).await {
             return Ok(places);
         }
         if let Some(found) = self.look_up().await {
             return Err(found);
         }
-        away.back();
+        waits.back();
         Ok(places.await)
-    }
-
-    /// The stream's turn, a place among those that may hold a connection, and the one writer's turn.
-    async fn places(&self, ticket: Ticket) -> Result<Places<'_, DB>, Answer> {
-        let lane = match &self.envelope.correlation_id {
-            // What is only stored waits for no handler.
-            Some(id) if self.envelope.is_ordered() && !self.source.is_deferred() => {
-                let (name, sequence) = (self.source.name_arc(), self.envelope.sequence);
-                let lanes = &self.shared.lanes;
-                let lane = lanes.enter(&name, id.as_arc(), sequence.map(Sequence::get));
-                let lane = timeout_at(patience(self.deadline), lane).await;
-                Some(lane.map_err(|_| Answer::busy("deliveries of this correlation id"))?)
-            }
-            _ => None,
-        };
-        let permits = self.shared.permits(self.source, self.deadline).await;
-        let permits = permits.map_err(|()| Answer::busy("deliveries in flight"))?;
-        let until = patience(self.deadline);
-        let turn = turn(self.shared, self.source, ticket, until).await;
-        let turn = turn.map_err(|()| Answer::busy("deliveries that wait to write"))?;
-        Ok((lane, permits, turn))
     }
 
     fn saw(&self, happened: impl FnOnce() -> Happened) {

@@ -139,6 +139,7 @@ async fn run<'a, DB: Backend, R>(
             out_of_order: false,
             generation: AtomicI64::default(),
             deadline,
+            places: None,
         })
         .collect();
     Group(&jobs).run(handler, ran).await

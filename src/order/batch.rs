@@ -263,6 +263,7 @@ pub(super) async fn run<DB: Backend>(
             out_of_order: false,
             generation: AtomicI64::new(claimed.generation),
             deadline,
+            places: None,
         })
         .collect();
     let stretch = claimed.stretch(source.name());

@@ -230,6 +230,7 @@ async fn try_one<DB: Backend>(
         out_of_order: matches!(work, Work::Event { .. }),
         generation: AtomicI64::default(),
         deadline,
+        places: None,
     };
     let epoch = shared.recent.epoch();
     let settled = job.run(&mut Draining(target)).await;

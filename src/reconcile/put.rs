@@ -219,6 +219,7 @@ async fn attempt<DB: Backend>(
         out_of_order: false,
         generation: AtomicI64::default(),
         deadline,
+        places: None,
     };
     let epoch = shared.recent.epoch();
     let settled = job.run(&mut Draining(target)).await;

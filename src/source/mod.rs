@@ -377,14 +377,19 @@ impl Source {
     /// [`Source::elements`], and what an operator replays out of its order. Answers that are stored
     /// ([`Source::store_answers`]) are stored for each event.
     ///
-    /// **On SQLite**, which has one writer, deliveries share transactions too, with or without a sequence, of all sources that
-    /// have it set (group commit): one whose handler has succeeded hands its transaction on to one that waits to write just
-    /// then, and the last of them, at most `events`, commits for all. No more of them wait than may be in flight
+    /// **Deliveries** share transactions too (group commit): one whose handler has succeeded hands its transaction on to one that
+    /// waits just then, and the last of them, at most `events`, commits for all. On every database that is the very next
+    /// event of the same correlation id, where it waits for its turn in this process: for streams whose events come faster than
+    /// they are committed. It needs no connection and no place among those in flight, and it has its own time: the limits that
+    /// the server keeps are set anew for it. On SQLite, which has one writer, it may also be any other delivery that waits to write,
+    /// with or without a sequence, of all sources that have it set; no more of those wait than may be in flight
     /// ([`InboxBuilder::max_in_flight`](crate::InboxBuilder::max_in_flight), one less than the pool's connections): with a pool
-    /// of 2 nobody does. Nobody is answered before the commit, and nobody waits for others to come. A handler's failure takes back
+    /// of 2 nobody does.
+    ///
+    /// Nobody is answered before the commit, and nobody waits for others to come. A handler's failure takes back
     /// its own work alone; its 3xx, 4xx or `Park` is run once more, in a transaction that keeps the request with it. What
     /// spoils the transaction, a panic or a spent budget say, undoes the whole group, and those who had succeeded in it are
-    /// run again one by one. A source whose last handlers took longer than about 2 ms on the average, their waiting included,
+    /// run again one by one, in their order. A source whose last handlers took longer than about 2 ms on the average, their waiting included,
     /// shares nothing until they are short again; nor do the next deliveries after groups that were undone. Deferred sources and
     /// those of [`Source::elements`] take no part. The metrics `inbox_group_commits_total` and
     /// `inbox_group_commit_deliveries_total` show it.

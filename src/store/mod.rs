@@ -241,19 +241,18 @@ pub trait Backend: Database + sealed::Sealed {
             Ok(Inserted::event(inserted))
         }
     }
-    /// [`Backend::insert_event`], as applied, behind another event in its transaction: fails if that one's handler has not
-    /// left the transaction as it was, and from here on our savepoint takes back this one alone. One writer only.
+    /// [`Backend::insert_first`], behind another event in its transaction: fails if that one's handler has not left the
+    /// transaction as it was, and from here on our savepoint takes back this one alone. The transaction's limits are this
+    /// one's from now on. Nothing also if somebody else has its row just now: a rollback to our savepoint is due then.
     #[doc(hidden)]
     fn insert_behind(
         conn: &mut Self::Connection,
+        session: &Self::Session,
+        settings: &Self::Settings,
+        deadline: Instant,
         sql: &Sql,
-        event: &NewEvent<'_>,
-    ) -> impl Future<Output = Result<bool>> + Send {
-        async move {
-            Self::run(conn, SqlStr::from_static(RENEW)).await?;
-            Self::insert_event(conn, sql, event, State::Applied).await
-        }
-    }
+        first: &First<'_>,
+    ) -> impl Future<Output = Result<Inserted>> + Send;
     /// Compare-and-swap of an event's state.
     #[doc(hidden)]
     fn swap_state(

@@ -101,29 +101,59 @@ fn push_bytes(to: &mut String, bytes: &[u8]) {
     to.push('\'');
 }
 
-/// START TRANSACTION with its limits and our savepoint, sent as one message.
-fn begin(settings: &MySqlSettings, deadline: Instant) -> String {
+/// For one transaction, of what the session has.
+fn limits(settings: &MySqlSettings, deadline: Instant) -> String {
     let left = deadline.saturating_duration_since(Instant::now());
     // Whole seconds, rounded up; 0 would mean no wait or no limit.
     let lock_wait = left.as_secs() + 1;
     let idle = (left + IDLE_MARGIN).as_secs() + 1;
-    // Without autocommit a transaction that the server rolled back under the handler (1213) is followed by a new
-    // one, in which RELEASE fails, and not by statements that each commit on their own.
-    let limits = if settings.mariadb {
+    if settings.mariadb {
         format!(
-            "SET @tower_inbox_1 = @@innodb_lock_wait_timeout, @tower_inbox_2 = @@max_statement_time, \
-             @tower_inbox_3 = @@idle_transaction_timeout, @tower_inbox_4 = @@autocommit, innodb_lock_wait_timeout = {lock_wait}, \
-             max_statement_time = {:.3}, idle_transaction_timeout = {idle}, autocommit = 0",
+            "innodb_lock_wait_timeout = {lock_wait}, max_statement_time = {:.3}, idle_transaction_timeout = {idle}",
             (left + STATEMENT_MARGIN).as_secs_f64()
         )
     } else {
         // MySQL has no limit on idle transactions, but one on idle connections.
-        format!(
-            "SET @tower_inbox_1 = @@innodb_lock_wait_timeout, @tower_inbox_2 = @@wait_timeout, \
-             @tower_inbox_4 = @@autocommit, innodb_lock_wait_timeout = {lock_wait}, wait_timeout = {idle}, autocommit = 0"
-        )
+        format!("innodb_lock_wait_timeout = {lock_wait}, wait_timeout = {idle}")
+    }
+}
+
+/// START TRANSACTION with its limits and our savepoint, sent as one message.
+fn begin(settings: &MySqlSettings, deadline: Instant) -> String {
+    // Without autocommit a transaction that the server rolled back under the handler (1213) is followed by a new
+    // one, in which RELEASE fails, and not by statements that each commit on their own.
+    let before = if settings.mariadb {
+        "@tower_inbox_1 = @@innodb_lock_wait_timeout, @tower_inbox_2 = @@max_statement_time, \
+         @tower_inbox_3 = @@idle_transaction_timeout"
+    } else {
+        "@tower_inbox_1 = @@innodb_lock_wait_timeout, @tower_inbox_2 = @@wait_timeout"
     };
-    format!("{limits}; START TRANSACTION; SAVEPOINT tower_inbox")
+    format!(
+        "SET {before}, @tower_inbox_4 = @@autocommit, {}, autocommit = 0; START TRANSACTION; SAVEPOINT tower_inbox",
+        limits(settings, deadline)
+    )
+}
+
+/// A lock that was not had in time. What was done since the savepoint can still be taken back, or it fails that it cannot.
+fn is_locked(error: &sqlx::Error) -> bool {
+    let error = error.as_database_error();
+    error
+        .and_then(|error| error.try_downcast_ref::<MySqlDatabaseError>())
+        .is_some_and(|error| error.number() == 1205)
+}
+
+/// A new event, and the step of its cursor.
+fn inserts(sql: &Sql, first: &First<'_>) -> String {
+    let mut insert = Filled::new(sql.insert_event.as_str(), BYTES);
+    insert.event(first);
+    let insert = insert.finish();
+    // A missing cursor is not looked for: its gap would be locked.
+    let Some(turn) = first.turn.as_ref().filter(|turn| !turn.opens) else {
+        return insert;
+    };
+    let mut step = Filled::new(sql.advance_cursor.as_str(), BYTES);
+    step.turn(&turn.place, first.event.at);
+    format!("{insert}; {}", step.finish())
 }
 
 parameters!(MySql);
@@ -299,21 +329,42 @@ impl Backend for MySql {
             let watch = Self::begin(conn, session, settings, deadline).await?;
             return Ok((watch, None));
         };
-        let mut insert = Filled::new(sql.insert_event.as_str(), BYTES);
-        insert.event(first);
-        let mut message = format!("{}; {}", begin(settings, deadline), insert.finish());
-        // A missing cursor is not looked for: its gap would be locked.
-        if let Some(turn) = first.turn.as_ref().filter(|turn| !turn.opens) {
-            let mut step = Filled::new(sql.advance_cursor.as_str(), BYTES);
-            step.turn(&turn.place, first.event.at);
-            message.push_str("; ");
-            message.push_str(&step.finish());
-        }
+        let message = format!("{}; {}", begin(settings, deadline), inserts(sql, first));
         let message = sqlx::raw_sql(AssertSqlSafe(message).into_sql_str());
         let done = message.execute(conn).await.map(|done| done.rows_affected());
         // What comes behind an INSERT that fails is not run.
         let rows = counted(done)?;
         Ok((MySqlDeadline(id), Some(Inserted::rows(rows))))
+    }
+
+    async fn insert_behind(
+        conn: &mut MySqlConnection,
+        _: &Option<u64>,
+        settings: &MySqlSettings,
+        deadline: Instant,
+        sql: &Sql,
+        first: &First<'_>,
+    ) -> Result<Inserted> {
+        crate::fail::point!(sql, "store.insert_behind");
+        // Whoever has its event's row waits for its stream's cursor, which this transaction holds. MySQL has no such limit
+        // below a second; it finds the deadlock at once.
+        let (at_once, limits) = match settings.mariadb {
+            true => (
+                "SET innodb_lock_wait_timeout = 0; ",
+                limits(settings, deadline),
+            ),
+            false => ("", limits(settings, deadline)),
+        };
+        let message = format!(
+            "RELEASE SAVEPOINT tower_inbox; SAVEPOINT tower_inbox; {at_once}{}; SET {limits}",
+            inserts(sql, first)
+        );
+        let message = sqlx::raw_sql(AssertSqlSafe(message).into_sql_str());
+        let done = message.execute(conn).await.map(|done| done.rows_affected());
+        match counted(done) {
+            Err(error) if is_locked(&error) => Ok(Inserted::Nothing),
+            rows => Ok(Inserted::rows(rows?)),
+        }
     }
 
     async fn release(conn: &mut MySqlConnection, settings: &MySqlSettings) -> Result<()> {

@@ -115,6 +115,12 @@ impl PostgresSettings {
         Ok(Some(prepared))
     }
 
+    /// The same, of a session in the middle of a transaction, which a statement that fails would end.
+    fn is_prepared(&self, session: &PgSession) -> Option<&Prepared> {
+        let forgets = self.forgets_prepared.load(Ordering::Relaxed);
+        self.prepared.get().filter(|_| session.prepared && !forgets)
+    }
+
     fn forget_prepared(&self, error: &sqlx::Error) {
         tracing::debug!(%error, "what SQL prepares is not kept: from now on an event takes a round trip more");
         self.forgets_prepared.store(true, Ordering::Relaxed);
@@ -135,13 +141,43 @@ macro_rules! release {
     };
 }
 
-/// BEGIN with its limits and our savepoint, sent as one message: one round trip.
-fn begin(settings: &PostgresSettings, deadline: Instant) -> String {
+/// How long a delivery waits for its event's row in a transaction that holds its stream's cursor: whoever has the row waits for
+/// that. Long enough for what else is locked for a moment, and much less than the server takes to find a deadlock.
+const ROW_PATIENCE: Duration = Duration::from_millis(10);
+
+/// What is waited for at most by what is between these two, in milliseconds. The handlers have what they had.
+fn patience() -> String {
+    let patience = ROW_PATIENCE.as_millis();
+    format!(
+        "SELECT set_config('tower_inbox.lock_timeout', current_setting('lock_timeout'), true), \
+         set_config('lock_timeout', '{patience}', true)"
+    )
+}
+
+const PATIENCE_ENDS: &str =
+    "SELECT set_config('lock_timeout', current_setting('tower_inbox.lock_timeout'), true)";
+
+/// That it was not had in this time. What was done since the savepoint can still be taken back.
+fn is_locked(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    // lock_not_available
+    code.as_deref() == Some("55P03")
+}
+
+/// For one transaction.
+fn limits(deadline: Instant) -> String {
     let left = deadline.saturating_duration_since(Instant::now());
     // Rounded up: each number makes another text, and the server's statistics keep some thousands of texts. 0 would
     // mean no limit at all.
     let statement = left.as_millis().div_ceil(STEP).max(1) * STEP;
     let idle = statement + IDLE_MARGIN.as_millis();
+    format!(
+        "SET LOCAL statement_timeout = {statement}; SET LOCAL idle_in_transaction_session_timeout = {idle}"
+    )
+}
+
+/// BEGIN with its limits and our savepoint, sent as one message: one round trip.
+fn begin(settings: &PostgresSettings, deadline: Instant) -> String {
     let check = if settings.checks_client {
         format!(
             "SET LOCAL client_connection_check_interval = {}; ",
@@ -156,8 +192,8 @@ fn begin(settings: &PostgresSettings, deadline: Instant) -> String {
         ""
     };
     format!(
-        "BEGIN; SET LOCAL statement_timeout = {statement}; \
-         SET LOCAL idle_in_transaction_session_timeout = {idle}; {check}{commit}SAVEPOINT tower_inbox"
+        "BEGIN; {}; {check}{commit}SAVEPOINT tower_inbox",
+        limits(deadline)
     )
 }
 
@@ -433,6 +469,65 @@ impl Backend for Postgres {
         };
         let row = statement.persistent(sql.named).fetch_one(conn).await?;
         Ok(Inserted::rows(written(&row)?))
+    }
+
+    async fn insert_behind(
+        conn: &mut PgConnection,
+        session: &PgSession,
+        settings: &PostgresSettings,
+        deadline: Instant,
+        sql: &Sql,
+        first: &First<'_>,
+    ) -> Result<Inserted> {
+        crate::fail::point!(sql, "store.insert_behind");
+        // The limits before the savepoint: what is rolled back to that keeps them. The patience behind it.
+        let renew = format!(
+            "RELEASE SAVEPOINT tower_inbox; {}; SAVEPOINT tower_inbox; {}",
+            limits(deadline),
+            patience()
+        );
+        let inserted = match settings
+            .is_prepared(session)
+            .and_then(|it| it.execute(first))
+        {
+            Some(execute) => {
+                let message = format!("{renew}; {execute}; {PATIENCE_ENDS}");
+                let message = sqlx::raw_sql(AssertSqlSafe(message).into_sql_str());
+                match first.turn {
+                    // Each statement's one row.
+                    Some(_) => match message.fetch_all(conn).await {
+                        Ok(rows) => rows.get(1).map_or(Ok(0), written),
+                        Err(error) => Err(error),
+                    },
+                    // The INSERT's, and those of two SELECTs.
+                    None => {
+                        let done = message.execute(conn).await;
+                        done.map(|done| done.rows_affected().saturating_sub(2))
+                    }
+                }
+                .map(Inserted::rows)
+            }
+            None => {
+                Self::run(conn, AssertSqlSafe(renew).into_sql_str()).await?;
+                match Self::insert_first(conn, sql, first).await {
+                    Ok(inserted) => {
+                        let ends = SqlStr::from_static(PATIENCE_ENDS);
+                        Self::run(conn, ends).await.map(|()| inserted)
+                    }
+                    failed => failed,
+                }
+            }
+        };
+        match inserted {
+            Err(error) if is_locked(&error) => Ok(Inserted::Nothing),
+            Err(error) => {
+                if prepared::is_missing(&error) {
+                    settings.forget_prepared(&error);
+                }
+                Err(error)
+            }
+            inserted => inserted,
+        }
     }
 
     async fn restore(_: &mut PgConnection, _: &PostgresSettings) -> Result<()> {

@@ -331,16 +331,20 @@ impl Backend for Sqlite {
 
     async fn insert_behind(
         conn: &mut SqliteConnection,
+        // The deadline is set where the transaction changes hands.
+        _: &Option<SqliteDeadline>,
+        (): &(),
+        _: Instant,
         sql: &Sql,
-        event: &NewEvent<'_>,
-    ) -> Result<bool> {
+        first: &First<'_>,
+    ) -> Result<Inserted> {
         point!(sql, "store.insert_behind");
         // One change of threads. What comes behind a statement that fails is not run.
-        let rows = new_event(sql.insert_behind.clone(), event, State::Applied)
+        let rows = new_event(sql.insert_behind.clone(), &first.event, first.state)
             .persistent(sql.named)
             .fetch_all(conn)
             .await?;
-        Ok(rows.len() == 1)
+        Ok(Inserted::event(rows.len() == 1))
     }
 
     statements_of_backend!();

@@ -1,5 +1,6 @@
 //! Group commit: deliveries that wait for the one writer share a transaction (`Source::batch`). What is promised is what is
-//! promised without. Where a database has several writers, each has a transaction of its own.
+//! promised without. Where a database has several writers, those without an order have transactions of their own; streams are
+//! in `group_commit_streams`.
 
 use std::time::Duration;
 

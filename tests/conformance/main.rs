@@ -56,6 +56,12 @@ mod group_commit;
 mod group_commit_members;
 #[cfg(feature = "failpoints")]
 mod group_commit_races;
+#[cfg(feature = "failpoints")]
+mod group_commit_stream_members;
+#[cfg(feature = "failpoints")]
+mod group_commit_stream_races;
+#[cfg(feature = "failpoints")]
+mod group_commit_streams;
 mod guard;
 mod health;
 #[cfg(feature = "failpoints")]

@@ -54,6 +54,7 @@ walks! {
     stream: stream stream_too;
     batch: batch;
     shared: shared;
+    hot: hot;
     handed_back: handed_back;
     beats: beats;
     expiry: expiry;

@@ -14,7 +14,7 @@ use crate::walk::play::{Expected, Play, Stage};
 
 pub(crate) use self::orders::{adopting, batch, expiry, newer, operators, stream};
 pub(crate) use self::others::{bursts, fenced, forgetting, group, reconciling};
-pub(crate) use self::plain::{beats, deferred, handed_back, live, shared};
+pub(crate) use self::plain::{beats, deferred, handed_back, hot, live, shared};
 
 /// Not to be sent to other threads: each run has a runtime of its own, in one.
 pub(crate) type Playing = Pin<Box<dyn Future<Output = ()>>>;

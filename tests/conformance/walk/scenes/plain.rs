@@ -182,6 +182,100 @@ pub(crate) fn shared<D: TestDb>() -> Scene<D> {
     }
 }
 
+/// The next ones of a stream, which go on in the transaction of the first one; one of them fails there.
+pub(crate) fn hot<D: TestDb>() -> Scene<D> {
+    Scene {
+        name: "hot",
+        setup: |setup, stage| {
+            let stage = stage.clone();
+            setup
+                .source(|source| {
+                    source
+                        .batch(8)
+                        .batch_time(Duration::from_secs(60))
+                        .store_answers(true)
+                })
+                .inbox(|inbox| inbox.remembered(0))
+                .handler(move |mut call: Call<D>| {
+                    let stage = stage.clone();
+                    async move {
+                        call.append().await;
+                        match (call.delivery.sequence(), call.run) {
+                            (Some(1), _) => others_wait(&stage).await,
+                            (Some(3), 1) => return StatusCode::SERVICE_UNAVAILABLE,
+                            _ => {}
+                        }
+                        StatusCode::OK
+                    }
+                })
+        },
+        before: &[],
+        besides: Besides::Nothing,
+        play: |play| {
+            Box::pin(async move {
+                let [one, two, fails, four] = [1, 2, 3, 4].map(|n| numbered("acct", n));
+                let (probe, inbox) = (&play.world.probe, &play.world.inbox);
+                let begun = || probe.runs(one.id()) > 0;
+                let behind = async {
+                    // What overtakes it would be parked.
+                    soon(begun).await;
+                    tokio::join!(
+                        play.deliver(&two),
+                        play.deliver(&fails),
+                        play.deliver(&four)
+                    );
+                };
+                let watch = async {
+                    soon(begun).await;
+                    soon(|| inbox.waiting_to_share().0 == 3).await;
+                    play.stage.fixed.store(true, Ordering::Release);
+                };
+                tokio::join!(play.deliver(&one), behind, watch);
+                play.drained("acct", &[1, 2, 3, 4]).await;
+            })
+        },
+        expected: Expected {
+            streams: &[("acct", &[1, 2, 3, 4])],
+            events: &[],
+            none: &[],
+        },
+        points: &[
+            "begun",
+            "entered",
+            "handled",
+            "released",
+            "committed",
+            "settled",
+            "store.insert_behind",
+            "store.checkpoint",
+            "store.rollback_to",
+            "store.insert_answer",
+            "store.commit",
+            "store.committed",
+        ],
+        on: &[],
+    }
+}
+
+/// Longer than anybody takes to come, where nothing is held up.
+const MOMENTS: u32 = 2_500;
+
+async fn soon(is_so: impl Fn() -> bool) {
+    for _ in 0..MOMENTS {
+        if is_so() {
+            return;
+        }
+        tokio::time::sleep(SOON).await;
+    }
+}
+
+/// Until they do, or will not.
+async fn others_wait(stage: &Stage) {
+    while !stage.is_fixed() {
+        tokio::time::sleep(SOON).await;
+    }
+}
+
 /// The producer does not wait for the handler.
 pub(crate) fn deferred<D: TestDb>() -> Scene<D> {
     Scene {
