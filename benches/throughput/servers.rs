@@ -87,8 +87,11 @@ fn start(database: &str, variable: &str) -> (String, Option<Child>) {
         .unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let prefix = format!("export {variable}=");
     let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-    for line in lines.map_while(Result::ok) {
+    let mut lines = lines.map_while(Result::ok);
+    for line in lines.by_ref() {
         if let Some(url) = line.strip_prefix(&prefix) {
+            // It may have more to say, and ends where nobody reads.
+            std::thread::spawn(move || lines.for_each(drop));
             // Quoted for a shell.
             return (url.replace('\\', ""), Some(child));
         }

@@ -73,7 +73,8 @@ pub(crate) fn batched<D: TestDb>(
                 .batch_time(Duration::from_secs(60))
                 .backoff([Duration::from_millis(20)])
         })
-        .inbox(|inbox| inbox.fail_points(points));
+        // Whose commits are none of these.
+        .inbox(|inbox| inbox.fail_points(points).no_statistics());
     (setup, passed)
 }
 

@@ -410,7 +410,8 @@ async fn an_older_version_leaves_the_group_and_is_superseded<D: TestDb>(db: D) {
 async fn what_is_fenced_leaves_the_group_and_is_held<D: TestDb>(db: D) {
     let (setup, _, gate) = grouped(&db, 8, nothing, crate::group_commit::succeeds);
     let github = Source::new(SOURCE, Preset::GITHUB).secrets([crate::fence::SECRET]);
-    let world = setup.source(|_| github.batch(8)).start().await;
+    let github = github.batch(8).batch_time(Duration::from_secs(60));
+    let world = setup.source(|_| github).start().await;
     world.post(push("same", "push", 1)).await.is_applied();
     let requests = [
         push("evt_0", "push", 2),
