@@ -123,7 +123,7 @@ async fn a_member_that_panics_or_is_not_to_be_applied_yet_is_run_alone<D: TestDb
 async fn a_member_over_its_budget_is_run_alone<D: TestDb>(db: D) {
     let (setup, passed) = batched(&db, 8, nothing);
     let world = setup
-        .source(|source| source.worker_budget(Duration::from_millis(500)))
+        .source(|source| source.worker_budget(Duration::from_secs(2)))
         .handler(|mut call: Call<D>| async move {
             call.append().await;
             if call.delivery.sequence() == Some(3) && call.run == 1 {
