@@ -155,6 +155,18 @@ async fn park(url: &str, rows: u64) {
     let _ = conn.close().await;
 }
 
+/// What a row of it takes with its indexes, in bytes.
+pub(crate) async fn size(url: &str, table: &str) -> f64 {
+    let mut conn = connect(url).await;
+    let sql = format!(
+        "SELECT pg_total_relation_size('{table}')::float8 / greatest(count(*), 1) FROM {table}"
+    );
+    let size = sqlx::query_scalar(AssertSqlSafe(sql).into_sql_str());
+    let size = size.fetch_one(&mut conn).await.expect("a number");
+    let _ = conn.close().await;
+    size
+}
+
 /// Where the server's log ends, in bytes.
 pub(crate) async fn log_end(url: &str) -> u64 {
     let mut conn = connect(url).await;

@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use crate::fill;
 use crate::load::closed;
 use crate::place::{Kind, Place};
 use crate::process::Receiver;
@@ -24,6 +25,8 @@ const SLICE: Duration = Duration::from_secs(3);
 /// Commits that are remembered; fewer with `--quick`.
 const REMEMBERED: usize = 50_000;
 const FEWER: usize = 10_000;
+/// Events that are parked: as many as a source's default bound takes, and some room.
+const PARKED: usize = 8_000;
 
 /// Each case in a process of its own, since what it took once it keeps.
 pub(crate) async fn all(
@@ -70,7 +73,20 @@ pub(crate) async fn all(
     report.line(&format!(
         "\nA commit that is remembered takes {each:.0} bytes."
     ));
+    let before = resident(receiver.pid(), "VmRSS:");
+    let behind = mint.make(Feed::Behind, PARKED, 202, 200);
+    closed(receiver.port, behind, 64, forever(), &[]).await?;
+    let each = (resident(receiver.pid(), "VmRSS:") - before) * 1_048_576.0 / PARKED as f64;
+    report.line(&format!(
+        "One that is parked takes {:.0} bytes of the receiver's memory: it is in the database.",
+        each.max(0.0)
+    ));
     drop(receiver);
+    let event = fill::size(&place.url, "tower_inbox_event").await;
+    let parked = fill::size(&place.url, "tower_inbox_pending").await;
+    report.line(&format!(
+        "On PostgreSQL's disk an event takes {event:.0} bytes with its indexes, and a parked one with 1 KiB of body {parked:.0} more."
+    ));
     place.close().await;
     Ok(())
 }

@@ -17,6 +17,8 @@ pub(crate) enum Feed {
     Known(usize),
     /// So many streams in turns, each in the order of its sequences.
     Ordered(u64),
+    /// Every event is new, and its stream's first one never comes: a hundred in each.
+    Behind,
 }
 
 /// Requests one behind the other in one piece of memory.
@@ -88,6 +90,11 @@ impl Mint {
                 }
                 let ids = self.known.clone();
                 self.render(ids.into_iter().map(|id| (id, None)), true, known)
+            }
+            Feed::Behind => {
+                let events =
+                    (0..most as u64).map(|n| (u128::from(n), Some((n / 100, n % 100 + 2))));
+                self.render(events, false, applied)
             }
             Feed::Ordered(streams) => {
                 let from = self.sent;

@@ -15,6 +15,7 @@
 #[macro_use]
 mod db;
 mod kit;
+#[cfg(all(unix, any(feature = "postgres", feature = "mysql")))]
 #[path = "../support/stopped.rs"]
 mod stopped;
 

@@ -158,6 +158,7 @@ impl<D: TestDb> Setup<D> {
 
     /// Connections stay with the inbox, whatever the levers are, and for longer than a busy machine needs between two
     /// deliveries: for what is only seen on one that has stayed.
+    #[cfg(any(feature = "failpoints", feature = "postgres", feature = "mysql"))]
     pub(crate) fn keeping_connections(self) -> Self {
         self.inbox(|inbox| {
             let inbox = inbox.keep_connections(usize::MAX);
