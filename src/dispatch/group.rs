@@ -193,12 +193,14 @@ impl<'e, DB: Backend> Group<'_, 'e, DB> {
         if from.is_none() {
             kept.push((job, stored));
         }
+        let of_others = verdict.of_others();
         for other in self.0 {
             // Not those that are known already, in whatever way.
             if other.key().event_id == job.key().event_id {
                 continue;
             }
-            let stored = within(job.deadline, other.keep_dead(open.conn(), None, &verdict)).await?;
+            let stored =
+                within(job.deadline, other.keep_dead(open.conn(), None, &of_others)).await?;
             kept.extend(stored.map(|stored| (other, stored)));
         }
         open.commit(job.deadline).await?;

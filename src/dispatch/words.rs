@@ -9,6 +9,7 @@ use crate::source::SourceState;
 
 /// What the dead letter of a handler's own verdict says; its status is beside it.
 const VERDICT: &str = "the handler's verdict on it";
+const OF_OTHERS: &str = "the handler's verdict on another event of its request";
 
 /// A terminal verdict, as its dead letter has it.
 pub(super) struct Refusal {
@@ -21,6 +22,14 @@ impl Refusal {
         Self {
             status: response.status(),
             words: words(source, VERDICT, response),
+        }
+    }
+
+    /// For the other events of its request: what was said is about the one that was refused, and is erased with that.
+    pub(super) fn of_others(&self) -> Self {
+        Self {
+            status: self.status,
+            words: OF_OTHERS.into(),
         }
     }
 }

@@ -102,7 +102,9 @@ async fn lead<DB: Backend>(
                 .flights
                 .join(&name, envelope.event_id.as_arc(), envelope.print())
             {
-                Joined::Leader(leader) => {
+                Joined::Leader(mut leader) => {
+                    // Nothing is tried before all of them are there.
+                    leader.waits();
                     leaders.push(leader);
                     break;
                 }
@@ -113,6 +115,7 @@ async fn lead<DB: Backend>(
             }
         }
     }
+    leaders.iter_mut().for_each(Leader::begins);
     Some(leaders)
 }
 

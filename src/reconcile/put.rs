@@ -175,7 +175,7 @@ async fn attempt<DB: Backend>(
 ) -> Put {
     let (name, envelope) = (source.name_arc(), &read.envelope);
     let event_id = envelope.event_id.as_arc();
-    let leader = loop {
+    let mut leader = loop {
         match shared.flights.join(&name, event_id, envelope.print()) {
             Joined::Leader(leader) => break leader,
             // A delivery of it is at work just now: what it leaves behind is looked at.
@@ -187,6 +187,8 @@ async fn attempt<DB: Backend>(
             }
         }
     };
+    // Whoever waits behind it has learnt nothing before it is run.
+    leader.waits();
     // The memory of this process is not asked (§2.4).
     match look(shared, source, envelope.event_id.as_str(), deadline).await {
         Ok(None) => {}
@@ -222,6 +224,7 @@ async fn attempt<DB: Backend>(
         places: None,
     };
     let epoch = shared.recent.epoch();
+    leader.begins();
     let settled = job.run(&mut Draining(target)).await;
     settled.count_aside(shared, source, envelope);
     if settled.is_own_commit() {

@@ -58,11 +58,6 @@ const VERSIONS: &[Version] = &[
         name: "audit",
         sql: include_str!("../../migrations/mysql/0005_audit.sql"),
     },
-    Version {
-        number: 6,
-        name: "count",
-        sql: include_str!("../../migrations/mysql/0006_count.sql"),
-    },
 ];
 
 /// What the start-up check found.

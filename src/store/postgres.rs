@@ -61,11 +61,6 @@ const VERSIONS: &[Version] = &[
         name: "audit",
         sql: include_str!("../../migrations/postgres/0005_audit.sql"),
     },
-    Version {
-        number: 6,
-        name: "count",
-        sql: include_str!("../../migrations/postgres/0006_count.sql"),
-    },
 ];
 
 const SWEEP: &str = "DEALLOCATE ALL";

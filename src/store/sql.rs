@@ -430,7 +430,7 @@ statements! {
     // Not of what waits: it could not be applied without them. A flag before each value says whether any will do.
     erase_pending = "UPDATE {p}pending SET headers = ?, body = ?, uri = '/', bytes = 0, last_error = NULL
         WHERE source = ? AND (? = 1 OR event_id = ?) AND (? = 1 OR correlation_id = ?) AND parked_at < ?
-            AND reason > 1 AND LENGTH(body) + LENGTH(headers) > 0";
+            AND reason > 1 AND (LENGTH(body) + LENGTH(headers) > 0 OR last_error IS NOT NULL)";
     erase_answers = "UPDATE {p}answer SET headers = ?, body = NULL
         WHERE source = ? AND (? = 1 OR event_id = ?) AND at < ? AND (body IS NOT NULL OR LENGTH(headers) > 0)
             AND (? = 1 OR event_id IN (SELECT event_id FROM {p}event WHERE source = ? AND correlation_id = ?))";

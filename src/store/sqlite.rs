@@ -58,11 +58,6 @@ const VERSIONS: &[Version] = &[
         name: "audit",
         sql: include_str!("../../migrations/sqlite/0005_audit.sql"),
     },
-    Version {
-        number: 6,
-        name: "count",
-        sql: include_str!("../../migrations/sqlite/0006_count.sql"),
-    },
 ];
 
 /// Connection options that keep the contract: WAL, synchronous FULL, a busy timeout of 5 s.

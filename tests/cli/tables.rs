@@ -8,6 +8,7 @@ on_each_database![
     tables_are_brought_by_migrate_and_demanded_by_the_rest,
     check_finds_out_what_is_there,
     check_says_which_streams_are_held_up_and_that_this_is_not_in_order,
+    check_says_what_waits_since_it_fails,
 ];
 
 /// §5.9: a deployment is looked at before anything is delivered to it.
@@ -144,6 +145,32 @@ fn check_says_which_streams_are_held_up_and_that_this_is_not_in_order(kind: Kind
     assert!(problems(&found)[1].starts_with(gap), "{found}");
     let text = world.run(&["check"]).stdout;
     assert!(text.contains("not in order: 2 problems; 1 note"), "{text}");
+}
+
+/// §5.5, §8: nothing is missing, and yet an event waits: its handler fails.
+fn check_says_what_waits_since_it_fails(kind: Kind) {
+    let world = World::new(kind);
+    let mut failing = numbered("acct", 2);
+    failing["data"] = serde_json::json!({"status": 503});
+    world.send(&failing);
+    world.send(&numbered("acct", 1));
+    wait_until("it has failed", || {
+        let failed =
+            "SELECT COUNT(*) FROM tower_inbox_pending WHERE attempts = 1 AND last_status = 503";
+        world.db.number(failed) == 1
+    });
+    let text = world.run(&["check"]);
+    assert_eq!(text.status, 0, "{text:?}");
+    let note = "1 event of crm parked, the oldest for";
+    assert!(text.stdout.contains(note), "{text:?}");
+    world.db.execute(
+        "UPDATE tower_inbox_pending SET parked_at = parked_at - 3600000000, not_before = not_before + 3600000000",
+    );
+    let found = world.json(1, &["check"]);
+    assert!(
+        problems(&found)[0].starts_with("parked: 1 event of crm parked"),
+        "{found}"
+    );
 }
 
 fn problems(found: &serde_json::Value) -> Vec<String> {

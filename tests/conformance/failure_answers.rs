@@ -11,11 +11,13 @@ use crate::elements;
 use crate::kit::{Call, Event, SOURCE, Setup, World, eventually, numbered};
 
 suite![
+    words_about_one_event_of_a_request_go_when_that_is_erased,
+    words_of_a_redelivery_after_an_erasure_can_be_erased_too,
     unless_a_source_wants_them_no_words_of_an_answer_are_kept,
     the_words_of_a_refusal_are_kept_beside_its_dead_letter_and_go_out_whole,
     the_words_of_each_failed_attempt_are_kept_beside_what_waits,
     words_go_with_the_request_that_they_are_about,
-    of_a_request_with_several_events_each_dead_letter_has_the_words,
+    of_a_request_with_several_events_the_one_that_was_refused_has_the_words,
 ];
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -113,6 +115,7 @@ async fn the_words_of_a_refusal_are_kept_beside_its_dead_letter_and_go_out_whole
 /// §5.5: drained, with the attempts counted on, and when it is given up.
 async fn the_words_of_each_failed_attempt_are_kept_beside_what_waits<D: TestDb>(db: D) {
     let world = talking(&db)
+        .one_by_one()
         .source(|source| {
             source
                 .keep_failure_answers(4_096)
@@ -175,7 +178,7 @@ async fn words_go_with_the_request_that_they_are_about<D: TestDb>(db: D) {
 }
 
 /// §4.13, (elements)
-async fn of_a_request_with_several_events_each_dead_letter_has_the_words<D: TestDb>(db: D) {
+async fn of_a_request_with_several_events_the_one_that_was_refused_has_the_words<D: TestDb>(db: D) {
     let world = talking(&db)
         .source(|_| elements::split().keep_failure_answers(10))
         .start()
@@ -184,12 +187,58 @@ async fn of_a_request_with_several_events_each_dead_letter_has_the_words<D: Test
         .post(elements::batch(&["good", "refused"]))
         .await
         .is(422, "rejected");
-    for id in ["good", "refused"] {
+    for (id, wanted) in [
+        (
+            "good",
+            "the handler's verdict on another event of its request",
+        ),
+        ("refused", "the handler's verdict on it: no account\u{2026}"),
+    ] {
         let (state, _, words) = told(&world, id).await;
-        assert_eq!(state, State::Dead);
-        assert_eq!(
-            words, "the handler's verdict on it: no account\u{2026}",
-            "{id}"
-        );
+        assert_eq!((state, &*words), (State::Dead, wanted), "{id}");
     }
+}
+
+/// §7.3: "It goes with the event's request when that is erased".
+async fn words_of_a_redelivery_after_an_erasure_can_be_erased_too<D: TestDb>(db: D) {
+    let world = talking(&db)
+        .source(|source| source.keep_failure_answers(100))
+        .start()
+        .await;
+    world.send(&Event::new("refused")).await.is(422, "rejected");
+    let erase = async || {
+        ada(&world)
+            .erase(SOURCE, Erasure::Event("refused"), "their wish")
+            .await
+            .expect("it is dead")
+            .letters
+    };
+    assert_eq!(erase().await, 1);
+    // The producer sends it again (§5.11).
+    world.send(&Event::new("refused")).await.is(422, "rejected");
+    let said = told(&world, "refused").await.2;
+    let erased = erase().await;
+    let left = told(&world, "refused").await.2;
+    assert_eq!(
+        left, "",
+        "kept by the redelivery: {said:?}; erased then: {erased}"
+    );
+}
+
+/// §7.3, (elements)
+async fn words_about_one_event_of_a_request_go_when_that_is_erased<D: TestDb>(db: D) {
+    let world = talking(&db)
+        .source(|_| elements::split().keep_failure_answers(100))
+        .start()
+        .await;
+    world
+        .post(elements::batch(&["good", "refused"]))
+        .await
+        .is(422, "rejected");
+    let erased = ada(&world)
+        .erase(SOURCE, Erasure::Event("refused"), "their wish")
+        .await;
+    assert_eq!(erased.expect("it is dead").letters, 1);
+    let left = told(&world, "good").await.2;
+    assert!(!left.contains("no account"), "{left}");
 }

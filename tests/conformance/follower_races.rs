@@ -13,6 +13,7 @@ use crate::followers::{followers, followers_of};
 use crate::kit::{Event, Gate, Reply, SOURCE, World, numbered};
 
 suite![
+    who_waits_behind_a_reconciliation_that_finds_the_event_known_finds_out,
     other_content_is_refused_behind_an_event_that_is_fenced,
     other_content_is_refused_behind_an_event_that_is_discarded,
     who_waits_behind_a_worker_whose_event_is_gone_finds_out,
@@ -128,5 +129,30 @@ async fn who_waits_behind_one_that_load_turns_away_is_turned_away_by_load<D: Tes
     ahead.await.unwrap().is(429, "failed");
     for reply in behind {
         reply.await.unwrap().is(429, "failed");
+    }
+}
+
+/// §4.8, §7.5: what reconciliation finds applied it does not try. Nothing has failed.
+async fn who_waits_behind_a_reconciliation_that_finds_the_event_known_finds_out<D: TestDb>(db: D) {
+    let other = World::<D>::start(&db).await;
+    let event = numbered("acct", 1);
+    other.send(&event).await.is_applied();
+    let gate = Gate::shut();
+    let world = World::<D>::over(&db)
+        .one_by_one()
+        .held_at("store.known", &gate)
+        .start()
+        .await;
+    let replays = crate::kit::Replays::new();
+    replays.exhausted(&event, tower_inbox::clock::Timestamp::now());
+    let inbox = world.inbox.clone();
+    let run = tokio::spawn(async move { inbox.reconcile(SOURCE, &replays).await });
+    gate.reached_by(1).await;
+    let behind = followers(&world, &event).await;
+    gate.open();
+    let report = run.await.unwrap().unwrap();
+    assert_eq!(report.already_applied, 1, "{report:?}");
+    for reply in behind {
+        reply.await.unwrap().is_duplicate();
     }
 }

@@ -25,7 +25,7 @@ async fn several_processes_may_migrate_at_the_same_time<D: TestDb>(db: D) {
     }
     assert_eq!(
         worlds[0].number("SELECT COUNT(*) FROM {p}migrations").await,
-        6
+        5
     );
     for (n, world) in worlds.iter().enumerate() {
         world.send(&Event::new("evt_1")).await;

@@ -50,6 +50,7 @@ async fn what_waits_for_its_backoff_is_tried_at_once_with_its_attempts_counted_o
     let is_mended = Arc::clone(&mended);
     let world = World::<D>::over(&db)
         .source(|source| source.backoff([HOUR]).deferred())
+        .one_by_one()
         .answers(move |call: &Call<D>| {
             let fails = !is_mended.load(Ordering::Relaxed);
             let first = call.delivery.sequence() == Some(1);

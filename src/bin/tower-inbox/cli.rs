@@ -42,7 +42,7 @@ pub(crate) struct Global {
         default_value = "tower_inbox_"
     )]
     pub(crate) table_prefix: String,
-    /// Who acts, for the audit table: or TOWER_INBOX_ACTOR, or the login name
+    /// Who acts, for the audit table: or TOWER_INBOX_ACTOR, or USER, LOGNAME or USERNAME, which containers and cron do not set
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) actor: Option<String>,
     /// Prints JSON, one value on a line, for scripts

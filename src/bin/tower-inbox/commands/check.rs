@@ -18,9 +18,10 @@ use crate::warnings;
 /// Clocks that are so far apart keep everything from being forgotten (§7.1); half a minute is worth a look.
 const APART: Duration = Duration::from_secs(300);
 const ODD: Duration = Duration::from_secs(30);
-const BUSY: Duration = Duration::from_secs(60);
 /// What is due is tried within five minutes at worst (§5.14).
 const DUE: f64 = 300.0;
+/// As the alert `InboxOldestParked` has it.
+const LONG: Duration = Duration::from_secs(600);
 
 /// Looks for what is wrong: tables, settings of the database, clocks, receivers, streams that are held up, events that nobody
 /// applies
@@ -113,8 +114,8 @@ pub(crate) async fn run<DB: Backend>(
             settings(&mut found, None);
             clocks(&operator, &mut found).await?;
             let there = receivers(&operator, &mut found).await?;
-            stored(&operator, there, &mut found).await?;
-            streams(&operator, &mut found).await?;
+            let waiting = stored(&operator, there, &mut found).await?;
+            streams(&operator, &waiting, &mut found).await?;
             incidents(&operator, &mut found).await?;
         }
         Err(error) if error.kind() == BuildErrorKind::UnsafeSetting => {
@@ -189,11 +190,6 @@ async fn receivers<DB: Backend>(
     found: &mut Findings,
 ) -> Result<bool, Failure> {
     let now = operator.clocks().await?.database;
-    let workers = operator.workers().await?;
-    let busy = workers
-        .iter()
-        .filter(|worker| now.since(worker.at) < BUSY)
-        .count();
     let Some(last) = operator.last_sign().await? else {
         found.note("receivers", "none has worked with this database yet");
         return Ok(false);
@@ -201,11 +197,7 @@ async fn receivers<DB: Backend>(
     let since = format!("one gave a sign of life {} ago", ago(last, now));
     let there = now.since(last) < SILENT;
     if there {
-        let busy = count(busy as u64, "worker");
-        found.ok(
-            "receivers",
-            format!("{since}; {busy} busy in the last {}", duration(BUSY)),
-        );
+        found.ok("receivers", since);
     } else {
         found.problem(
             "receivers",
@@ -219,10 +211,19 @@ async fn stored<DB: Backend>(
     operator: &Operator<DB>,
     there: bool,
     found: &mut Findings,
-) -> Result<(), Failure> {
+) -> Result<Vec<Waiting>, Failure> {
     let stats = operator.stats().await?;
+    let now = operator.clocks().await?.process;
+    let mut waiting = Vec::new();
     for source in &stats.sources {
         let name = &source.source;
+        if let Some(oldest) = source.oldest_parked {
+            waiting.push(Waiting {
+                source: name.clone(),
+                events: source.parked,
+                oldest: now.since(oldest),
+            });
+        }
         if let Some(lag) = source.drain_lag.filter(|lag| *lag >= DUE) {
             let why = if there {
                 "it is mounted in no process that runs, or its handler hangs"
@@ -249,12 +250,20 @@ async fn stored<DB: Backend>(
     if !found.0.iter().any(|(_, about, _)| *about == "due") {
         found.ok("due", "nothing has been due for 5 min");
     }
-    Ok(())
+    Ok(waiting)
+}
+
+/// What a source has parked.
+struct Waiting {
+    source: String,
+    events: u64,
+    oldest: Duration,
 }
 
 /// What nobody frees but a person, or the producer: it is no problem of a stream in which something has come early just now.
 async fn streams<DB: Backend>(
     operator: &Operator<DB>,
+    waiting: &[Waiting],
     found: &mut Findings,
 ) -> Result<(), Failure> {
     let all = held::look(operator).await?;
@@ -277,8 +286,36 @@ async fn streams<DB: Backend>(
             found.note("gaps", text);
         }
     }
+    // In a stream that nothing holds up, or in none: it fails, or is due.
+    for Waiting {
+        source,
+        events,
+        oldest,
+    } in waiting
+    {
+        if all.contains_key(source) {
+            continue;
+        }
+        let what = count(*events, "event");
+        let text = format!(
+            "{what} of {source} parked, the oldest for {}",
+            duration(*oldest)
+        );
+        if *oldest >= LONG {
+            let look = quoted(source);
+            found.problem(
+                "parked",
+                format!(
+                    "{text}: a handler fails, or nobody drains; tower-inbox streams --source {look}, and for those in no stream \
+                     tower-inbox dead list --source {look} --dead-reason parked"
+                ),
+            );
+        } else {
+            found.note("parked", text + ": tried again by itself");
+        }
+    }
     if all.is_empty() {
-        found.ok("streams", "none is held up");
+        found.ok("streams", "none is held up by a gap or a dead letter");
     }
     Ok(())
 }

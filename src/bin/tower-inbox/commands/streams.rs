@@ -199,7 +199,8 @@ fn waiting_json(stream: &WaitingStream) -> Value {
             "reason": head.reason.map(Reason::as_str),
             "attempts": head.attempts,
             "last_status": head.last_status,
-            "not_before": rfc3339(head.not_before),
+            // A dead letter has no next attempt.
+            "not_before": head.reason.is_none().then(|| rfc3339(head.not_before)),
         })),
     })
 }
