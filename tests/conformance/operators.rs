@@ -58,7 +58,7 @@ async fn audited<D: TestDb>(world: &World<D>, action: &str) -> i64 {
 /// §1: "an operator puts a dead letter back in its turn"; with a place, and without one.
 async fn a_replayed_dead_letter_is_applied_in_its_turn<D: TestDb>(db: D) {
     let mended = Arc::new(AtomicBool::new(false));
-    let world = strict(&db, &mended).start().await;
+    let world = strict(&db, &mended).one_by_one().start().await;
     let ada = ada(&world);
     world.send(&numbered("acct", 1)).await.is_applied();
     world.send(&numbered("acct", 3)).await.is_parked(2);
