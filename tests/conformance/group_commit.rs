@@ -129,7 +129,11 @@ pub(crate) async fn together<D: TestDb>(
     gate: &Gate,
     events: &[Event],
 ) -> Vec<Reply> {
-    let sent = send_behind(world, gate, events).await;
+    answered(gate, send_behind(world, gate, events).await).await
+}
+
+/// The gate is opened, and what was sent is answered.
+pub(crate) async fn answered(gate: &Gate, sent: Vec<tokio::task::JoinHandle<Reply>>) -> Vec<Reply> {
     gate.open();
     let mut replies = Vec::new();
     for one in sent {

@@ -7,7 +7,7 @@ use http::StatusCode;
 
 use crate::batch::{Act, Passed, batched, drained, nothing};
 use crate::db::TestDb;
-use crate::group_commit::succeeds;
+use crate::group_commit::{answered, succeeds};
 use crate::kit::{BoxFuture, Call, Event, Gate, Reply, SOURCE, Setup, World, eventually, numbered};
 
 suite![
@@ -122,13 +122,7 @@ pub(crate) async fn together<D: TestDb>(
     gate: &Gate,
     sequences: &[u64],
 ) -> Vec<Reply> {
-    let sent = send_behind(world, gate, sequences).await;
-    gate.open();
-    let mut replies = Vec::new();
-    for one in sent {
-        replies.push(one.await.expect("an answer"));
-    }
-    replies
+    answered(gate, send_behind(world, gate, sequences).await).await
 }
 
 /// All up to this one are applied once, in their order, and known as duplicates; nothing else is left of the stream.

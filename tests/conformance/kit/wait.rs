@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tower_inbox::clock::{Clock, Timestamp};
 
 /// More than a slow machine needs for anything in these tests.
-pub(super) const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// Waits until `condition` holds; panics if it does not come to that.
 #[track_caller]

@@ -1,7 +1,7 @@
 //! One inbox at work: over a throw-away database, mounted on an axum router, with a ledger as its handler.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use axum::Router;
 use axum::body::Body;
@@ -15,7 +15,6 @@ use tower_inbox::preset::Preset;
 use tower_inbox::verify::{Secret, Signer};
 
 use super::probe::Probe;
-use super::wait::LIMIT;
 use super::{Event, Reply, Setup, eventually};
 use crate::db::{Entry, TestDb};
 
@@ -97,15 +96,13 @@ impl<D: TestDb> World<D> {
     /// Delivers an event that a worker has just tried with this status as its end: until it has let go of the event, whoever
     /// comes waits for that attempt, and gets its verdict (§4.8).
     pub(crate) async fn send_after(&self, verdict: u16, event: &Event) -> Reply {
-        let start = Instant::now();
-        loop {
-            let reply = self.send(event).await;
-            if reply.status != verdict {
-                return reply;
-            }
-            assert!(start.elapsed() < LIMIT, "{reply:?}");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let mut last = None;
+        eventually("the attempt before it has ended", async || {
+            let reply = last.insert(self.send(event).await);
+            reply.status != verdict
+        })
+        .await;
+        last.expect("it was sent")
     }
 
     /// Sends a request, and reads the answer.
