@@ -236,6 +236,6 @@ async fn keep<DB: Backend>(
 
 /// A rollback whose own failure changes nothing: the connection is closed then.
 async fn undo<DB: Backend>(open: Open<'_, DB>, deadline: Instant) -> Result<Batched, Stop> {
-    let clean = open.roll_back(deadline).await.is_ok();
+    let clean = open.take_back(deadline).await.is_ok();
     Ok(Batched::Undone { clean })
 }

@@ -115,15 +115,15 @@ impl<'e, DB: Backend> Group<'_, 'e, DB> {
                     last = Some((from, response));
                 }
                 Said::Terminal(response) => {
-                    open.roll_back(deadline).await?;
+                    open.take_back(deadline).await?;
                     return self.reject(job, from, response).await;
                 }
                 Said::Failed(settled) => {
-                    let _ = open.roll_back(deadline).await;
+                    let _ = open.take_back(deadline).await;
                     return Ok(settled);
                 }
                 Said::NotYet(_) => {
-                    let _ = open.roll_back(deadline).await;
+                    let _ = open.take_back(deadline).await;
                     let detail = "an event of this request is not to be applied yet";
                     return Ok(Settled::failed(Answer::unavailable(detail)));
                 }

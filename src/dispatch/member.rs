@@ -181,11 +181,11 @@ impl<DB: Backend> Job<'_, DB> {
         }
     }
 
-    /// Rolls all of it back. A rollback whose own failure changes nothing: the connection is closed then.
+    /// Rolls all of it back: it is not what it was.
     async fn undo_group(&self, mut open: Open<'_, DB>) {
         self.shared.group_commit.failed();
         let members = open.take_members();
-        let _ = open.roll_back(self.deadline).await;
+        open.give_up(self.deadline).await;
         drop(members);
     }
 

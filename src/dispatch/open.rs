@@ -310,6 +310,35 @@ impl<'a, DB: Backend> Open<'a, DB> {
     }
 
     pub(super) async fn roll_back(mut self, deadline: Instant) -> Result<(), Stop> {
+        self.undo_all(deadline).await?;
+        self.clean().await;
+        Ok(())
+    }
+
+    /// As [`Open::roll_back`], of one that a handler has had: it may not be what it was, and a ROLLBACK succeeds without a
+    /// transaction too. Closed then.
+    pub(super) async fn take_back(mut self, deadline: Instant) -> Result<(), Stop> {
+        if DB::depth(self.conn()) == 1 {
+            let undone = within(deadline, async {
+                point!(self.shared, "store.rollback_to");
+                Ok(DB::rollback_to(self.conn()).await?)
+            });
+            if let Err(stop) = undone.await {
+                self.give_up(deadline).await;
+                return Err(stop);
+            }
+        }
+        self.roll_back(deadline).await
+    }
+
+    /// Rolled back, so that nobody waits for what it has locked, and then closed: what is left in its session is not known
+    /// (`LOCK TABLES`, say).
+    pub(super) async fn give_up(mut self, deadline: Instant) {
+        // A rollback that fails changes nothing.
+        let _ = self.undo_all(deadline).await;
+    }
+
+    async fn undo_all(&mut self, deadline: Instant) -> Result<(), Stop> {
         within(deadline, async {
             // The handler may have left transactions of its own open inside ours. SQLite's driver counts what was
             // dropped only when its thread comes to it, so that the count is looked at again each time.
@@ -322,9 +351,7 @@ impl<'a, DB: Backend> Open<'a, DB> {
             }
             Err(Stop::Again)
         })
-        .await?;
-        self.clean().await;
-        Ok(())
+        .await
     }
 
     /// A clean end: the pool may have the connection back.

@@ -37,7 +37,7 @@ impl<DB: Backend> Job<'_, DB> {
             Said::Terminal(response) => self.reject(open, from, response).await,
             Said::Failed(settled) => {
                 // A rollback whose own failure changes nothing: the connection is then closed.
-                let _ = open.roll_back(self.deadline).await;
+                let _ = open.take_back(self.deadline).await;
                 Ok(settled)
             }
             Said::NotYet(park) => self.put_off(open, from, park).await,

@@ -8,6 +8,7 @@ suite![
     whatever_a_handler_does_to_its_transaction_its_effect_is_there_once,
     the_same_in_a_stream_leaves_no_hole_and_blocks_nobody,
     the_same_in_a_drained_event,
+    the_same_by_a_handler_that_says_that_it_failed_spoils_no_session,
     a_nested_transaction_works,
     a_nested_transaction_that_is_dropped_is_undone_alone,
     a_nested_transaction_that_is_left_open_is_not_acknowledged,
@@ -38,6 +39,33 @@ async fn settled<D: TestDb>(world: &World<D>, name: &str) {
 /// What the producer is told is what happened, and not that the delivery itself fell over.
 fn says_so(reply: &crate::kit::Reply) -> bool {
     reply.is_problem() && reply.json()["detail"].to_string().contains("transaction")
+}
+
+/// §4.4: a ROLLBACK succeeds where there is no transaction any more, and says nothing about what is left (`LOCK TABLES`).
+async fn the_same_by_a_handler_that_says_that_it_failed_spoils_no_session<D: TestDb>(db: D) {
+    for (index, fault) in D::faults().into_iter().enumerate() {
+        let world = World::<D>::over(&db)
+            .connections(2)
+            .inbox(|inbox| inbox.remembered(0))
+            .handler(move |mut call: Call<D>| async move {
+                call.append().await;
+                if call.run > 1 || !call.delivery.event_id().starts_with("evt_bad") {
+                    return http::StatusCode::OK;
+                }
+                (D::faults()[index].spoil)(call.tx).await;
+                http::StatusCode::SERVICE_UNAVAILABLE
+            })
+            .start()
+            .await;
+        let first = world.send(&Event::new(&format!("evt_bad_{index}"))).await;
+        assert!(first.status >= 500, "{}: {first:?}", fault.name);
+        for n in 0..3 {
+            let reply = world.send(&Event::new(&format!("evt_{index}_{n}"))).await;
+            assert_eq!(reply.status, 200, "{}: {reply:?}", fault.name);
+        }
+        settled(&world, fault.name).await;
+        world.stop().await;
+    }
 }
 
 /// §4.4, §9

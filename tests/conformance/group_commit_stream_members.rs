@@ -192,8 +192,10 @@ async fn whatever_a_member_of_a_stream_does_to_the_transaction_each_effect_is_th
         let gate = Gate::shut();
         let held = gate.clone();
         let (setup, _) = batched(&db, 8, nothing);
+        // It remembers nothing, so that all that follows goes to the database, over the session that this one has left.
         let world = setup
             .connections(8)
+            .inbox(|inbox| inbox.remembered(0))
             .handler(move |mut call: Call<D>| {
                 let gate = held.clone();
                 async move {
