@@ -39,6 +39,9 @@ use crate::watch::Watch;
 /// Answers in memory are no larger than this, in bytes: there are some ten thousands of them.
 const REMEMBERED_ANSWER: usize = 1024;
 
+/// Of the source's places among those that may hold a connection, and of the whole inbox's.
+pub(crate) type Permits<'a> = (SemaphorePermit<'a>, SemaphorePermit<'a>);
+
 /// What the handles of one inbox share.
 pub(crate) struct Shared<DB: Backend> {
     pub(crate) pool: Pool<DB>,
@@ -417,7 +420,7 @@ impl<DB: Backend> Shared<DB> {
         &'a self,
         source: &'a SourceState,
         deadline: Instant,
-    ) -> Result<(SemaphorePermit<'a>, SemaphorePermit<'a>), ()> {
+    ) -> Result<Permits<'a>, ()> {
         let places = async {
             // Nobody closes these semaphores.
             Ok((

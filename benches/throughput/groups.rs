@@ -46,6 +46,8 @@ const OURS: Side = serve("ours", "ours", Feed::Unique);
 const HAND: Side = serve("handwritten", "handwritten", Feed::Unique);
 /// Deliveries that wait for the one writer share a transaction, and so do the next ones of a stream.
 const GROUPED: &[&str] = &["grouped=true"];
+/// The same where nobody waits for a writer: with few connections, for which they wait.
+const GROUPED_OF_FEW: &[&str] = &["grouped=true", "connections=5"];
 const SINGLE: Side = serve("single", "ours", Feed::Unique);
 /// Without the round trip by which sqlx looks whether a connection of the pool is alive.
 const TUNED: Side = with(
@@ -102,6 +104,47 @@ pub(crate) const GROUPS: &[Group] = &[
             bar("pg_unique_vs_fastify", "fastify", "1.7"),
             bar("pg_unique_vs_fastapi", "fastapi", "2.8"),
         ],
+        ..POSTGRES
+    },
+    Group {
+        sides: &[
+            with(OURS, GROUPED_OF_FEW),
+            HAND,
+            with(
+                serve("handwritten_5", "handwritten", Feed::Unique),
+                &["connections=5"],
+            ),
+        ],
+        bars: &[
+            bar("pg_unique_vs_handwritten_grouped", "handwritten", "1.25"),
+            bar(
+                "pg_unique_vs_handwritten_5_grouped",
+                "handwritten_5",
+                "none",
+            ),
+        ],
+        ..POSTGRES
+    },
+    Group {
+        connections: 8,
+        sides: &[with(OURS, GROUPED_OF_FEW), SINGLE],
+        bars: &[bar("pg_grouped_vs_single_8", "single", "0.95")],
+        ..POSTGRES
+    },
+    Group {
+        connections: 1,
+        sides: &[with(OURS, GROUPED_OF_FEW), SINGLE],
+        bars: &[bar("pg_grouped_vs_single_1", "single", "0.95")],
+        ..POSTGRES
+    },
+    Group {
+        database: Kind::MySql,
+        sides: &[with(OURS, GROUPED_OF_FEW), HAND],
+        bars: &[bar(
+            "my_unique_vs_handwritten_grouped",
+            "handwritten",
+            "1.1",
+        )],
         ..POSTGRES
     },
     Group {

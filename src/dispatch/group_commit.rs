@@ -1,13 +1,20 @@
-//! Group commit: one transaction for live deliveries that wait at the same time, for the one writer's turn or for their
-//! stream's.
+//! Group commit: one transaction for live deliveries that wait at the same time: for a connection, for the one writer's
+//! turn, or for their stream's.
 //!
 //! A delivery whose handler has succeeded hands its open transaction on to one that waits, instead of committing it; the
-//! last of them commits for all. The next one of its stream has it with the stream's turn ([`Places`](super::Places)); on a
-//! database with one writer it may be one of any. Each runs its own code in its own future, so that nothing is shared but the transaction.
+//! last of them commits for all. The next one of its stream has it with the stream's turn ([`Places`](super::Places)), if
+//! that waits; otherwise it is any of those that wait. Each runs its own code in its own future, so that nothing is shared
+//! but the transaction.
+//!
+//! A group holds the rows of several events and streams. Those that join it do not wait for what others hold of these
+//! ([`Backend::insert_behind`]), so that two groups do not wait for each other but by what their handlers do.
 
 use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
@@ -345,22 +352,27 @@ impl<DB: Backend> Drop for Seat<'_, DB> {
     }
 }
 
-/// The one writer's turn, where the database has but one; or the transaction of one that has it. `shares`: it takes part in
-/// groups.
-pub(super) async fn turn<DB: Backend>(
+/// What came of waiting for something that another one's transaction does without.
+pub(super) enum Waited<DB: Backend, T> {
+    For(T),
+    /// Its transaction came first, or at the same time.
+    Joined(Baton<DB>),
+}
+
+/// Waits for that, and may be handed a transaction meanwhile.
+pub(super) async fn or_joined<DB: Backend, T>(
     shared: &Arc<Shared<DB>>,
     source: &SourceState,
-    (ticket, shares): (Ticket, bool),
-    until: Instant,
-) -> Result<Turn<DB>, ()> {
-    let own = |permit| Turn::Own { permit, shares };
-    let of = &shared.group_commit;
-    let Some(writer) = shared.writer.as_ref().filter(|_| shares) else {
-        return shared.turn_within(until).await.map(own);
-    };
-    if let Ok(permit) = Arc::clone(writer).try_acquire_owned() {
-        return Ok(own(Some(permit)));
+    ticket: Ticket,
+    wait: impl Future<Output = T>,
+) -> Waited<DB, T> {
+    let mut wait = pin!(wait);
+    // Who need not wait has no place among those that do.
+    let at_once = poll_fn(|context| Poll::Ready(wait.as_mut().poll(context)));
+    if let Poll::Ready(waited) = at_once.await {
+        return Waited::For(waited);
     }
+    let of = &shared.group_commit;
     let (to, from) = oneshot::channel();
     of.lock().push_back(Waiter {
         ticket,
@@ -370,14 +382,14 @@ pub(super) async fn turn<DB: Backend>(
         shared: Arc::clone(shared),
     });
     let mut seat = Seat { of, ticket, from };
-    let turn = tokio::select! {
+    let waited = tokio::select! {
         biased;
-        Ok(baton) = &mut seat.from => return Ok(Turn::Joined(baton)),
-        turn = shared.turn_within(until) => turn,
+        Ok(baton) = &mut seat.from => return Waited::Joined(baton),
+        waited = wait => waited,
     };
     seat.give_up();
     match seat.from.try_recv() {
-        Ok(baton) => Ok(Turn::Joined(baton)),
-        Err(_) => turn.map(own),
+        Ok(baton) => Waited::Joined(baton),
+        Err(_) => Waited::For(waited),
     }
 }

@@ -68,9 +68,17 @@ impl<DB: Backend> Job<'_, DB> {
 
     /// Its row, and its turn, behind what the member before it has left as it was.
     async fn enter_next(&self, open: &mut Open<'_, DB>) -> Result<Next, Stop> {
-        let entered = match open.insert_behind(self.deadline, &self.first()).await? {
+        let first = self.first();
+        let was_asked = |opens: bool| DB::OPENS_AT_ONCE || !opens;
+        let was_asked = first
+            .turn
+            .as_ref()
+            .is_some_and(|turn| was_asked(turn.opens));
+        let entered = match open.insert_behind(self.deadline, &first).await? {
             Inserted::Nothing => return Ok(Next::Alone),
             Inserted::InTurn => return Ok(Next::Run),
+            // Not in its turn, most likely. To find out may take waiting for those who have the stream's cursor.
+            Inserted::Event if !DB::SINGLE_WRITER && was_asked => return Ok(Next::Alone),
             Inserted::Event => self.enter_new(open.conn()).await,
         };
         match entered {

@@ -1,18 +1,19 @@
 //! What a live delivery holds while its transaction is open: its stream's turn, and a place among those that may hold a
 //! connection.
 
+use std::future::Future;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 
-use super::group_commit::{Baton, Ticket, Turn, turn};
+use super::group_commit::{Baton, Ticket, Turn, Waited, or_joined};
 use super::open::Open;
 use super::patience;
 use crate::answer::Answer;
 use crate::envelope::{Envelope, Sequence};
 use crate::lane::{Entering, Joins, Lane, Way};
-use crate::shared::Shared;
+use crate::shared::{Permits, Shared};
 use crate::source::SourceState;
 use crate::store::Backend;
 
@@ -24,6 +25,8 @@ pub(crate) struct Waits<'a, DB: Backend> {
     deadline: Instant,
     /// It takes part in groups.
     shares: bool,
+    /// Of any deliveries, not of its stream alone.
+    joins_any: bool,
     ticket: Ticket,
     joins: Option<Arc<Joins>>,
 }
@@ -33,25 +36,29 @@ impl<'a, DB: Backend> Waits<'a, DB> {
         shared: &'a Arc<Shared<DB>>,
         source: &'a Arc<SourceState>,
         envelope: &'a Envelope,
+        is_fenced: bool,
         deadline: Instant,
     ) -> Self {
         let groups = &shared.group_commit;
         let is_next_of_another = envelope.correlation_id.is_some() && envelope.sequence.is_some();
-        let shares = (DB::SINGLE_WRITER || is_next_of_another) && groups.takes_part(source);
+        let shares = groups.takes_part(source);
         Self {
             shared,
             source,
             envelope,
             deadline,
             shares,
+            // Where others write at the same time, only what enters without waiting for any of them: two groups that did
+            // would wait for each other.
+            joins_any: shares && (DB::SINGLE_WRITER || !is_fenced && envelope.version.is_none()),
             ticket: groups.ticket(),
             joins: (shares && is_next_of_another).then(|| Joins::new(source.batch())),
         }
     }
 
-    /// The stream's turn, a place among those that may hold a connection, and the one writer's turn. Or an open transaction:
-    /// where that comes with the stream's turn, it goes on in the place of the one that has begun it, and waits until that
-    /// one has ended.
+    /// The stream's turn, a place among those that may hold a connection, and the one writer's turn. Or an open transaction,
+    /// with the stream's turn or while it waits for what comes after it: it goes on in the place of the one that has begun
+    /// that, which waits until the group has ended.
     pub(crate) async fn places(&self) -> Result<(Places<DB>, Turn<DB>), Answer> {
         let places = Places {
             shared: Arc::clone(self.shared),
@@ -74,11 +81,29 @@ impl<'a, DB: Backend> Waits<'a, DB> {
             }
             _ => {}
         }
-        places.count(self.deadline).await?;
-        let (until, how) = (patience(self.deadline), (self.ticket, self.shares));
-        let turn = turn(self.shared, self.source, how, until).await;
-        let turn = turn.map_err(|()| Answer::busy("deliveries that wait to write"))?;
-        Ok((places, turn))
+        // It may be handed a transaction in place of its turn to write, where the database has one writer, and in place of a
+        // connection otherwise.
+        let permits = self.shared.permits(self.source, self.deadline);
+        match self.or_joined(!DB::SINGLE_WRITER, permits).await {
+            Waited::Joined(baton) => return Ok((places, Turn::Joined(baton))),
+            Waited::For(permits) => places.counts(permits)?,
+        }
+        let writer = self.shared.turn_within(patience(self.deadline));
+        match self.or_joined(DB::SINGLE_WRITER, writer).await {
+            Waited::Joined(baton) => Ok((places, Turn::Joined(baton))),
+            Waited::For(Ok(permit)) => {
+                let shares = self.shares;
+                Ok((places, Turn::Own { permit, shares }))
+            }
+            Waited::For(Err(())) => Err(Answer::busy("deliveries that wait to write")),
+        }
+    }
+
+    async fn or_joined<T>(&self, may: bool, wait: impl Future<Output = T>) -> Waited<DB, T> {
+        match may && self.joins_any {
+            true => or_joined(self.shared, self.source, self.ticket, wait).await,
+            false => Waited::For(wait.await),
+        }
     }
 
     /// From now on it is handed nothing until it says that it is back. What it was handed before is there when it looks.
@@ -139,7 +164,10 @@ impl<DB: Backend> Places<DB> {
 
     /// Waits for a place among those in flight.
     async fn count(&self, deadline: Instant) -> Result<(), Answer> {
-        let permits = self.shared.permits(&self.source, deadline).await;
+        self.counts(self.shared.permits(&self.source, deadline).await)
+    }
+
+    fn counts(&self, permits: Result<Permits<'_>, ()>) -> Result<(), Answer> {
         let (of_source, of_all) = permits.map_err(|()| Answer::busy("deliveries in flight"))?;
         // Given back in `uncount`.
         of_source.forget();

@@ -561,7 +561,8 @@ impl<DB: Backend> Live<'_, DB> {
         &self,
         looked: bool,
     ) -> Result<Result<(Places<DB>, Turn<DB>), Answer>, Found<R>> {
-        let waits = Waits::new(self.shared, self.source, self.envelope, self.deadline);
+        let (source, is_fenced) = (self.source, self.fence.is_some());
+        let waits = Waits::new(self.shared, source, self.envelope, is_fenced, self.deadline);
         let mut places = pin!(waits.places());
         if let Ok(places) = timeout(AT_ONCE, &mut places).await {
             return Ok(places);

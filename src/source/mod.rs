@@ -378,13 +378,22 @@ impl Source {
     /// ([`Source::store_answers`]) are stored for each event.
     ///
     /// **Deliveries** share transactions too (group commit): one whose handler has succeeded hands its transaction on to one that
-    /// waits just then, and the last of them, at most `events`, commits for all. On every database that is the very next
-    /// event of the same correlation id, where it waits for its turn in this process: for streams whose events come faster than
-    /// they are committed. It needs no connection and no place among those in flight, and it has its own time: the limits that
-    /// the server keeps are set anew for it. On SQLite, which has one writer, it may also be any other delivery that waits to write,
-    /// with or without a sequence, of all sources that have it set; no more of those wait than may be in flight
-    /// ([`InboxBuilder::max_in_flight`](crate::InboxBuilder::max_in_flight), one less than the pool's connections): with a pool
-    /// of 2 nobody does.
+    /// waits just then, and the last of them, at most `events`, commits for all. That is the very next event of the same
+    /// correlation id, where it waits for its turn in this process: for streams whose events come faster than they are
+    /// committed. Or it is any other, of all sources that have it set:
+    ///
+    /// - On PostgreSQL and MySQL one that waits for a place among those that may hold a connection
+    ///   ([`InboxBuilder::max_in_flight`](crate::InboxBuilder::max_in_flight), one less than the pool's connections). While
+    ///   there is a free one nothing is shared. A small pool shares soon, which is what pays off where the database is short of
+    ///   processors; with a database far away a large one does more, since those who share go one after the other. What has a
+    ///   version ([`Source::newer_than`]) or an event id that is not signed does not join.
+    /// - On SQLite, which has one writer, one that waits to write; no more of those wait than may be in flight: with a pool of
+    ///   2 nobody does.
+    ///
+    /// Who joins needs no connection and no place, and it has its own time: the limits that the server keeps are set anew for
+    /// it. A group holds the rows of several streams until it commits. Nobody joins it who would wait for rows that others
+    /// hold, but a handler may wait: two groups whose handlers lock the same rows of yours in another order wait for each
+    /// other, until the database ends one of them, which is run again one by one.
     ///
     /// Nobody is answered before the commit, and nobody waits for others to come. A handler's failure takes back
     /// its own work alone; its 3xx, 4xx or `Park` is run once more, in a transaction that keeps the request with it. What

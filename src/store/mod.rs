@@ -74,6 +74,9 @@ pub trait Backend: Database + sealed::Sealed {
     /// maintenance connection watches it.
     #[doc(hidden)]
     const CHEAP_INCARNATION: bool;
+    /// The first event of a stream opens its cursor in the statement that inserts it.
+    #[doc(hidden)]
+    const OPENS_AT_ONCE: bool = false;
     /// Processes can be told, over the maintenance connection and one that listens, to look for something.
     #[doc(hidden)]
     const NOTIFIES: bool = false;

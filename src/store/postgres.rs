@@ -207,6 +207,7 @@ impl sealed::Sealed for Postgres {}
 impl Backend for Postgres {
     const MIGRATIONS: &'static str = "postgres";
     const SINGLE_WRITER: bool = false;
+    const OPENS_AT_ONCE: bool = true;
     const CHEAP_INCARNATION: bool = false;
     const NOTIFIES: bool = true;
     /// System identifier and timeline.

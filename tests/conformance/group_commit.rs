@@ -1,6 +1,5 @@
-//! Group commit: deliveries that wait for the one writer share a transaction (`Source::batch`). What is promised is what is
-//! promised without. Where a database has several writers, those without an order have transactions of their own; streams are
-//! in `group_commit_streams`.
+//! Group commit: deliveries that wait for the one writer, or for a connection, share a transaction (`Source::batch`). What
+//! is promised is what is promised without. Streams are in `group_commit_streams`.
 
 use std::time::Duration;
 
@@ -37,7 +36,7 @@ where
     let gate = Gate::shut();
     let held = gate.clone();
     let (setup, passed) = batched(db, size, act);
-    let setup = setup.connections(16).handler(move |mut call: Call<D>| {
+    let setup = waiting(setup).handler(move |mut call: Call<D>| {
         let (gate, then) = (held.clone(), then.clone());
         async move {
             call.append().await;
@@ -48,6 +47,21 @@ where
         }
     });
     (setup, passed, gate)
+}
+
+/// Who comes while another one is in its handler waits: for the one writer, or for the one place that there is.
+pub(crate) fn waiting<D: TestDb>(setup: Setup<D>) -> Setup<D> {
+    with_places(setup, 1)
+}
+
+/// As [`waiting`], with so many places.
+pub(crate) fn with_places<D: TestDb>(setup: Setup<D>, places: usize) -> Setup<D> {
+    setup
+        .connections(16)
+        .inbox(move |inbox| match D::SINGLE_WRITER {
+            true => inbox,
+            false => inbox.max_in_flight(places),
+        })
 }
 
 pub(crate) async fn succeeds<D: TestDb>(_: Call<D>) -> StatusCode {
@@ -83,12 +97,10 @@ pub(crate) async fn send_behind<D: TestDb>(
     events: &[Event],
 ) -> Vec<tokio::task::JoinHandle<Reply>> {
     let sent = queue_behind(world, gate, events).await;
-    if D::SINGLE_WRITER {
-        eventually("all have looked, and wait", async || {
-            world.inbox.waiting_to_share().1 == events.len()
-        })
-        .await;
-    }
+    eventually("all have looked, and wait", async || {
+        world.inbox.waiting_to_share().1 == events.len()
+    })
+    .await;
     sent
 }
 
@@ -113,12 +125,10 @@ pub(crate) async fn queue<D: TestDb>(
     for event in events {
         let before = world.inbox.waiting_to_share().0;
         sent.push(world.spawn(event));
-        if D::SINGLE_WRITER {
-            eventually("it waits", async || {
-                world.inbox.waiting_to_share().0 > before
-            })
-            .await;
-        }
+        eventually("it waits", async || {
+            world.inbox.waiting_to_share().0 > before
+        })
+        .await;
     }
     sent
 }
@@ -172,16 +182,12 @@ async fn deliveries_that_wait_share_one_transaction<D: TestDb>(db: D) {
     for reply in together(&world, &gate, &others(5)).await {
         reply.is_applied();
     }
-    if D::SINGLE_WRITER {
-        assert_eq!(
-            (passed.of("store.commit"), passed.of("store.insert_behind")),
-            (1, 5)
-        );
-        let order: Vec<_> = (0..=5).map(|n| evt(n).id().to_owned()).collect();
-        assert_eq!(world.applied().await, order);
-    } else {
-        assert_eq!(passed.of("store.commit"), 6);
-    }
+    assert_eq!(
+        (passed.of("store.commit"), passed.of("store.insert_behind")),
+        (1, 5)
+    );
+    let order: Vec<_> = (0..=5).map(|n| evt(n).id().to_owned()).collect();
+    assert_eq!(world.applied().await, order);
     for n in 0..=5 {
         assert_eq!(world.probe.runs(evt(n).id()), 1);
     }
@@ -214,9 +220,7 @@ async fn no_group_is_larger_than_the_batch<D: TestDb>(db: D) {
     for reply in together(&world, &gate, &others(6)).await {
         reply.is_applied();
     }
-    if D::SINGLE_WRITER {
-        assert_eq!(passed.of("store.commit"), 3);
-    }
+    assert_eq!(passed.of("store.commit"), 3);
     applied_once(&world, 6).await;
 }
 
@@ -239,9 +243,6 @@ async fn nobody_joins_when_the_time_of_a_group_is_over<D: TestDb>(db: D) {
 
 /// §2.4, §4.1: nobody is told, and nothing is remembered, while one of them is still in its handler.
 async fn a_group_is_acknowledged_when_it_is_committed_and_not_before<D: TestDb>(db: D) {
-    if !D::SINGLE_WRITER {
-        return;
-    }
     let last = Gate::shut();
     let (setup, _, gate) = grouped(&db, 8, nothing, held_at(&last, "evt_3"));
     let world = setup.start().await;
@@ -277,10 +278,8 @@ async fn firsts_of_streams_share_one_transaction_and_their_cursors_move<D: TestD
             _ => reply.is_applied(),
         };
     }
-    if D::SINGLE_WRITER {
-        // Of the group, and of what is parked.
-        assert_eq!(passed.of("store.commit"), 2);
-    }
+    // Of the group, and of what is parked.
+    assert_eq!(passed.of("store.commit"), 2);
     for (account, next) in [("a", 2), ("b", 2), ("d", 2)] {
         let cursor =
             format!("SELECT next_sequence FROM {{p}}cursor WHERE correlation_id = '{account}'");
@@ -296,10 +295,8 @@ async fn each_member_of_a_group_has_its_own_stored_answer<D: TestDb>(db: D) {
     let gate = Gate::shut();
     let held = gate.clone();
     let (setup, passed) = batched(&db, 8, nothing);
-    let setup = setup
-        .connections(16)
-        .source(|source| source.store_answers(true));
-    let world = setup
+    let world = waiting(setup)
+        .source(|source| source.store_answers(true))
         .inbox(|inbox| inbox.remembered(0))
         .handler(move |mut call: Call<D>| {
             let gate = held.clone();
@@ -317,9 +314,7 @@ async fn each_member_of_a_group_has_its_own_stored_answer<D: TestDb>(db: D) {
         .start()
         .await;
     let first = together(&world, &gate, &others(3)).await;
-    if D::SINGLE_WRITER {
-        assert_eq!(passed.of("store.commit"), 1);
-    }
+    assert_eq!(passed.of("store.commit"), 1);
     for (n, reply) in first.iter().enumerate() {
         reply.is(201, "applied");
         let again = world.send(&evt(n)).await;

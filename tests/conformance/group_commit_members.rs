@@ -11,7 +11,7 @@ use tower_inbox::{Park, Preset, Source};
 use crate::batch::{batched, nothing};
 use crate::db::{Nested, TestDb, Then};
 use crate::fence::push;
-use crate::group_commit::{applied_once, evt, grouped, others, together};
+use crate::group_commit::{applied_once, evt, grouped, others, together, waiting};
 use crate::kit::{Call, Event, Gate, Reply, SOURCE, World, eventually, numbered};
 
 suite![
@@ -58,9 +58,7 @@ async fn a_member_that_fails_leaves_the_others_their_transaction<D: TestDb>(db: 
         };
         assert_eq!(world.probe.runs(evt(n).id()), 1);
     }
-    if D::SINGLE_WRITER {
-        assert_eq!(passed.of("store.commit"), 1);
-    }
+    assert_eq!(passed.of("store.commit"), 1);
     assert_eq!(world.applied().await.len(), 5);
     world.send(&evt(3)).await.is_applied();
     applied_once(&world, 5).await;
@@ -92,7 +90,7 @@ async fn a_first_one_that_fails_holds_up_nobody<D: TestDb>(db: D) {
 async fn a_member_with_a_verdict_becomes_a_dead_letter_alone<D: TestDb>(db: D) {
     let (setup, _, gate) = grouped(&db, 8, nothing, |call: Call<D>| {
         let refuses = call.delivery.event_id() == "evt_3" && call.run <= 2;
-        std::future::ready(if refuses && (call.run == 1 || D::SINGLE_WRITER) {
+        std::future::ready(if refuses {
             StatusCode::UNPROCESSABLE_ENTITY
         } else {
             StatusCode::NO_CONTENT
@@ -133,7 +131,7 @@ async fn a_member_that_panics_undoes_the_group_and_the_others_are_run_alone<D: T
             3 => reply.is_problem_about(500, "failed", "panicked"),
             _ => reply.is_applied(),
         };
-        let again = D::SINGLE_WRITER && n < 3;
+        let again = n < 3;
         assert_eq!(world.probe.runs(evt(n).id()), 1 + usize::from(again), "{n}");
     }
     assert_eq!(world.applied().await.len(), 5);
@@ -146,8 +144,7 @@ async fn a_member_that_is_put_off_is_kept_alone<D: TestDb>(db: D) {
     let gate = Gate::shut();
     let held = gate.clone();
     let (setup, _) = batched(&db, 8, nothing);
-    let world = setup
-        .connections(16)
+    let world = waiting(setup)
         .handler(move |mut call: Call<D>| {
             let gate = held.clone();
             async move {
@@ -250,8 +247,9 @@ async fn spoiled<D: TestDb>(db: &D, index: usize, first: String, bad: String) ->
     let gate = Gate::shut();
     let held = gate.clone();
     let (setup, _) = batched(db, 8, nothing);
-    let world = setup
-        .connections(16)
+    // It remembers nothing, so that all that follows goes to the database, over the session that this one has left.
+    let world = waiting(setup)
+        .inbox(|inbox| inbox.remembered(0))
         .handler(move |mut call: Call<D>| {
             let (gate, first, bad) = (held.clone(), first.clone(), bad.clone());
             async move {
@@ -274,7 +272,7 @@ async fn nothing_is_marked_behind_a_member_that_has_ended_the_transaction<D: Tes
     let gate = Gate::shut();
     let held = gate.clone();
     let (setup, _) = batched(&db, 8, nothing);
-    let setup = setup.connections(16).handler(move |mut call: Call<D>| {
+    let setup = waiting(setup).handler(move |mut call: Call<D>| {
         let gate = held.clone();
         async move {
             if (call.delivery.event_id(), call.run) == ("evt_2", 1) {
@@ -323,7 +321,7 @@ async fn a_member_that_leaves_a_transaction_open_is_not_acknowledged<D: TestDb>(
         };
     }
     assert_eq!(world.applied().await.len(), 4);
-    // On a database where each is alone, the second run leaves one open too.
+    // Its second run, alone, leaves one open too.
     eventually("it is applied", async || {
         world.send(&evt(2)).await.status < 300
     })
@@ -347,9 +345,7 @@ async fn a_member_that_drops_a_transaction_of_its_own_stays_in_the_group<D: Test
     for n in 0..=4 {
         assert_eq!(world.probe.runs(evt(n).id()), 1);
     }
-    if D::SINGLE_WRITER {
-        assert_eq!(passed.of("store.commit"), 1);
-    }
+    assert_eq!(passed.of("store.commit"), 1);
     applied_once(&world, 4).await;
 }
 
@@ -427,7 +423,8 @@ async fn what_is_fenced_leaves_the_group_and_is_held<D: TestDb>(db: D) {
     world.pool_is_whole().await;
 }
 
-/// The answers to these, of which the first one waits in its handler for the others.
+/// The answers to these, of which the first one waits in its handler for the others. What may have to wait for others once it
+/// is in a transaction begins its own where others write too.
 async fn all_at_once<D: TestDb>(
     world: &World<D>,
     gate: &Gate,
@@ -459,9 +456,6 @@ async fn all_at_once<D: TestDb>(
 
 /// §2.9: what fails often costs little.
 async fn groups_that_are_undone_make_the_next_deliveries_run_alone<D: TestDb>(db: D) {
-    if !D::SINGLE_WRITER {
-        return;
-    }
     let (setup, passed, gate) = grouped(&db, 8, nothing, |call: Call<D>| async move {
         if call.delivery.event_id() == "evt_2" && call.run == 1 {
             std::panic::resume_unwind(Box::new("planned"));

@@ -8,7 +8,7 @@ use http::StatusCode;
 use crate::batch::{Act, nothing};
 use crate::db::TestDb;
 use crate::group_commit::{
-    applied_once, evt, grouped, held_at, others, send_behind, succeeds, together,
+    applied_once, evt, grouped, held_at, others, send_behind, succeeds, together, with_places,
 };
 use crate::kit::{Call, Event, Gate, World, eventually, numbered, seeded};
 
@@ -29,9 +29,6 @@ suite![
 
 /// §4.5: whether it waits for its turn, runs, or waits for the others.
 async fn clients_that_leave_a_group_change_nothing<D: TestDb>(db: D) {
-    if !D::SINGLE_WRITER {
-        return;
-    }
     let last = Gate::shut();
     let (setup, _, gate) = grouped(&db, 8, nothing, held_at(&last, "evt_3"));
     let world = setup.start().await;
@@ -68,7 +65,7 @@ async fn a_commit_that_is_lost_is_acknowledged_to_nobody_and_not_remembered<D: T
     let world = setup.start().await;
     let replies = together(&world, &gate, &others(3)).await;
     let failed = replies.iter().filter(|reply| reply.status == 503).count();
-    assert_eq!(failed, if D::SINGLE_WRITER { 4 } else { 1 });
+    assert_eq!(failed, 4);
     assert_eq!(world.applied().await.len(), 4 - failed);
     for n in 0..=3 {
         let reply = world.send(&evt(n)).await;
@@ -91,7 +88,7 @@ async fn a_commit_whose_answer_is_lost_applies_nothing_twice<D: TestDb>(db: D) {
     let world = setup.start().await;
     let replies = together(&world, &gate, &others(3)).await;
     let failed = replies.iter().filter(|reply| reply.status == 503).count();
-    assert_eq!(failed, if D::SINGLE_WRITER { 4 } else { 1 });
+    assert_eq!(failed, 4);
     applied_once(&world, 3).await;
     for n in 0..=3 {
         assert_eq!(world.probe.runs(evt(n).id()), 1);
@@ -100,9 +97,6 @@ async fn a_commit_whose_answer_is_lost_applies_nothing_twice<D: TestDb>(db: D) {
 
 /// §9: at each of them, once.
 async fn a_statement_that_fails_between_two_members_undoes_the_group<D: TestDb>(db: D) {
-    if !D::SINGLE_WRITER {
-        return;
-    }
     for point in [
         "store.insert_behind",
         "begun",
@@ -155,9 +149,6 @@ async fn a_statement_that_fails_between_two_members_undoes_the_group<D: TestDb>(
 
 /// §5.9, §9: its runtime ends with a handler in the middle, as `kill -9` would have it.
 async fn a_process_that_ends_in_a_group_leaves_nothing_of_it<D: TestDb>(db: D) {
-    if !D::SINGLE_WRITER {
-        return;
-    }
     let last = Gate::shut();
     let held = last.clone();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -206,9 +197,6 @@ async fn a_process_that_ends_in_a_group_leaves_nothing_of_it<D: TestDb>(db: D) {
 
 /// (shutdown)
 async fn a_shutdown_waits_for_a_group<D: TestDb>(db: D) {
-    if !D::SINGLE_WRITER {
-        return;
-    }
     let (setup, _, gate) = grouped(&db, 8, nothing, succeeds);
     let world = setup.start().await;
     let sent = send_behind(&world, &gate, &others(3)).await;
@@ -229,9 +217,6 @@ async fn a_shutdown_waits_for_a_group<D: TestDb>(db: D) {
 async fn a_member_whose_time_is_spent_while_it_waits_is_told_in_time_and_known_later<D: TestDb>(
     db: D,
 ) {
-    if !D::SINGLE_WRITER {
-        return;
-    }
     let budget = Duration::from_secs(2);
     let last = Gate::shut();
     let (setup, passed, gate) = grouped(&db, 8, nothing, held_at(&last, "evt_1"));
@@ -262,9 +247,6 @@ async fn a_member_whose_time_is_spent_while_it_waits_is_told_in_time_and_known_l
 
 /// §4.8
 async fn copies_of_members_wait_and_are_duplicates<D: TestDb>(db: D) {
-    if !D::SINGLE_WRITER {
-        return;
-    }
     let (setup, _, gate) = grouped(&db, 8, nothing, succeeds);
     let world = setup.start().await;
     let sent = send_behind(&world, &gate, &others(3)).await;
@@ -283,8 +265,7 @@ async fn copies_of_members_wait_and_are_duplicates<D: TestDb>(db: D) {
 async fn random_traffic_in_groups_ends_with_the_exact_ledger<D: TestDb>(db: D) {
     let mut random = seeded("random traffic in groups");
     let (setup, passed) = crate::batch::batched(&db, 16, nothing);
-    let world = setup
-        .connections(16)
+    let world = with_places(setup, 3)
         .answers(
             |call: &Call<D>| match (call.run, call.delivery.event_id().as_bytes()[4] % 12) {
                 (1 | 2, 0) => 503,
@@ -323,9 +304,7 @@ async fn random_traffic_in_groups_ends_with_the_exact_ledger<D: TestDb>(db: D) {
     let before = applied.len();
     applied.dedup();
     assert_eq!((applied.len(), before), (400, 400));
-    if D::SINGLE_WRITER {
-        assert!(passed.of("store.insert_behind") > 0);
-    }
+    assert!(passed.of("store.insert_behind") > 0);
     world.pool_is_whole().await;
 }
 
@@ -335,9 +314,8 @@ async fn groups_of_two_processes_end_with_the_exact_ledger_though_clients_leave<
     let mut worlds = Vec::new();
     for _ in 0..2 {
         let (setup, passed) = crate::batch::batched(&db, 16, nothing);
-        let world = setup
+        let world = with_places(setup, 3)
             .source(|source| source.store_answers(true))
-            .connections(16)
             .answers(
                 |call: &Call<D>| match (call.run, call.delivery.event_id().len() % 7) {
                     (1, 0) => 503,
@@ -403,9 +381,7 @@ async fn groups_of_two_processes_end_with_the_exact_ledger_though_clients_leave<
         assert_eq!(worlds[0].0.sequences(&account).await, [1, 2, 3]);
     }
     for (world, passed) in worlds {
-        if D::SINGLE_WRITER {
-            assert!(passed.of("store.insert_behind") > 0);
-        }
+        assert!(passed.of("store.insert_behind") > 0);
         world.pool_is_whole().await;
     }
 }
@@ -414,8 +390,7 @@ async fn groups_of_two_processes_end_with_the_exact_ledger_though_clients_leave<
 async fn streams_that_share_groups_are_applied_in_order<D: TestDb>(db: D) {
     let mut random = seeded("streams in groups");
     let (setup, passed) = crate::batch::batched(&db, 16, nothing);
-    let world = setup
-        .connections(16)
+    let world = with_places(setup, 3)
         .answers(
             |call: &Call<D>| match (call.run, call.delivery.sequence()) {
                 (1, Some(sequence)) if sequence % 5 == 0 => 503,
@@ -442,9 +417,7 @@ async fn streams_that_share_groups_are_applied_in_order<D: TestDb>(db: D) {
         let all: Vec<_> = (1..=10).collect();
         assert_eq!(world.sequences(&format!("a{account}")).await, all);
     }
-    if D::SINGLE_WRITER {
-        assert!(passed.of("store.insert_behind") > 0);
-    }
+    assert!(passed.of("store.insert_behind") > 0);
     world.pool_is_whole().await;
 }
 
@@ -474,10 +447,8 @@ async fn two_receivers_that_group_apply_each_event_once<D: TestDb>(db: D) {
         one.applied().await.len() >= events.len()
     })
     .await;
-    if D::SINGLE_WRITER {
-        let shared = "store.insert_behind";
-        assert!(passed.of(shared) + others.of(shared) > 0);
-    }
+    let shared = "store.insert_behind";
+    assert!(passed.of(shared) + others.of(shared) > 0);
     applied_once(&one, events.len() - 1).await;
     two.pool_is_whole().await;
 }

@@ -82,6 +82,8 @@ impl<D: TestDb> Site<D> {
         let secrets: Vec<_> = secrets.iter().map(|n| secret(&self.db, *n)).collect();
         let setup = World::over(&self.db)
             .named(&self.name)
+            // The reference says what is there after each step of one event.
+            .one_by_one()
             .eyes(self.eyes.clone())
             .source(|source| {
                 source

@@ -68,7 +68,8 @@ pub(super) async fn world<D: Walked>(
     stage: &Stage,
     hook: Option<&Arc<Hook>>,
 ) -> World<D> {
-    let mut setup = (scene.setup)(World::<D>::over(db), stage)
+    // A scene that is about batches asks for them itself.
+    let mut setup = (scene.setup)(World::<D>::over(db).one_by_one(), stage)
         .connections(3)
         // Some points are passed on a connection that has stayed alone.
         .keeping_connections()
@@ -153,7 +154,7 @@ async fn run<D: Walked>(
     let over = Arc::new(AtomicBool::new(false));
     let meanwhile = match act {
         Some(act) if act.kind == Kind::Held => {
-            let other = (scene.setup)(World::<D>::over(db), &stage);
+            let other = (scene.setup)(World::<D>::over(db).one_by_one(), &stage);
             Some(tokio::spawn(hold(
                 Arc::clone(&play),
                 other,
