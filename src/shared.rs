@@ -9,7 +9,7 @@ use std::time::Duration;
 use sqlx::pool::PoolConnection;
 use sqlx::{Pool, SqlStr};
 use tokio::runtime::Handle;
-use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
 use crate::answer::Answer;
@@ -38,9 +38,6 @@ use crate::watch::Watch;
 
 /// Answers in memory are no larger than this, in bytes: there are some ten thousands of them.
 const REMEMBERED_ANSWER: usize = 1024;
-
-/// Of the source's places among those that may hold a connection, and of the whole inbox's.
-pub(crate) type Permits<'a> = (SemaphorePermit<'a>, SemaphorePermit<'a>);
 
 /// What the handles of one inbox share.
 pub(crate) struct Shared<DB: Backend> {
@@ -420,21 +417,19 @@ impl<DB: Backend> Shared<DB> {
         &'a self,
         source: &'a SourceState,
         deadline: Instant,
-    ) -> Result<Permits<'a>, ()> {
-        let places = async {
-            // Nobody closes these semaphores.
-            Ok((
-                source.in_flight().acquire().await?,
-                self.in_flight.acquire().await?,
-            ))
-        };
-        let places: Result<_, AcquireError> = timeout_at(patience(deadline), places)
-            .await
-            .map_err(|_| ())?;
-        places.map_err(|_| ())
+    ) -> Result<(SemaphorePermit<'a>, SemaphorePermit<'a>), ()> {
+        let until = patience(deadline);
+        let of_source = permit(source.in_flight(), until).await?;
+        Ok((of_source, permit(&self.in_flight, until).await?))
     }
 
     pub(crate) fn source(&self, name: &str) -> Option<&Arc<SourceState>> {
         self.sources.get(name)
     }
+}
+
+/// One of these places, if there is one until then. Nobody closes such a semaphore.
+pub(crate) async fn permit(places: &Semaphore, until: Instant) -> Result<SemaphorePermit<'_>, ()> {
+    let permit = timeout_at(until, places.acquire()).await;
+    permit.map_err(drop)?.map_err(drop)
 }

@@ -138,16 +138,6 @@ pub(crate) const GROUPS: &[Group] = &[
         ..POSTGRES
     },
     Group {
-        database: Kind::MySql,
-        sides: &[with(OURS, GROUPED_OF_FEW), HAND],
-        bars: &[bar(
-            "my_unique_vs_handwritten_grouped",
-            "handwritten",
-            "1.1",
-        )],
-        ..POSTGRES
-    },
-    Group {
         database: Kind::Postgres,
         connections: 8,
         pool: POOL,

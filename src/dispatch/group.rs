@@ -115,7 +115,11 @@ impl<'e, DB: Backend> Group<'_, 'e, DB> {
                     last = Some((from, response));
                 }
                 Said::Terminal(response) => {
-                    open.take_back(deadline).await?;
+                    match open.take_back(deadline).await {
+                        Ok(()) => {}
+                        Err(Stop::Budget) => return Err(Stop::Budget),
+                        Err(_) => return Ok(Settled::handler_failed(LOST)),
+                    }
                     return self.reject(job, from, response).await;
                 }
                 Said::Failed(settled) => {

@@ -6,8 +6,9 @@
 //! that waits; otherwise it is any of those that wait. Each runs its own code in its own future, so that nothing is shared
 //! but the transaction.
 //!
-//! A group holds the rows of several events and streams. Those that join it do not wait for what others hold of these
-//! ([`Backend::insert_behind`]), so that two groups do not wait for each other but by what their handlers do.
+//! A group holds the rows of several events and streams. Where others write at the same time, those that join it do not wait
+//! for what these hold ([`Backend::insert_behind`]), so that two groups do not wait for each other but by what their
+//! handlers do.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};

@@ -69,11 +69,7 @@ impl<DB: Backend> Job<'_, DB> {
     /// Its row, and its turn, behind what the member before it has left as it was.
     async fn enter_next(&self, open: &mut Open<'_, DB>) -> Result<Next, Stop> {
         let first = self.first();
-        let was_asked = |opens: bool| DB::OPENS_AT_ONCE || !opens;
-        let was_asked = first
-            .turn
-            .as_ref()
-            .is_some_and(|turn| was_asked(turn.opens));
+        let was_asked = first.turn.is_some();
         let entered = match open.insert_behind(self.deadline, &first).await? {
             Inserted::Nothing => return Ok(Next::Alone),
             Inserted::InTurn => return Ok(Next::Run),
@@ -193,7 +189,8 @@ impl<DB: Backend> Job<'_, DB> {
     async fn undo_group(&self, mut open: Open<'_, DB>) {
         self.shared.group_commit.failed();
         let members = open.take_members();
-        open.give_up(self.deadline).await;
+        // A rollback whose own failure changes nothing: the connection is closed then.
+        let _ = open.take_back(self.deadline).await;
         drop(members);
     }
 

@@ -318,22 +318,20 @@ impl<'a, DB: Backend> Open<'a, DB> {
     /// As [`Open::roll_back`], of one that a handler has had: it may not be what it was, and a ROLLBACK succeeds without a
     /// transaction too. Closed then.
     pub(super) async fn take_back(mut self, deadline: Instant) -> Result<(), Stop> {
-        if DB::depth(self.conn()) == 1 {
-            let undone = within(deadline, async {
-                point!(self.shared, "store.rollback_to");
-                Ok(DB::rollback_to(self.conn()).await?)
-            });
-            if let Err(stop) = undone.await {
-                self.give_up(deadline).await;
-                return Err(stop);
-            }
+        let undone = within(deadline, async {
+            point!(self.shared, "store.rollback_to");
+            Ok(DB::rollback_to(self.conn()).await?)
+        });
+        if let Err(stop) = undone.await {
+            self.give_up(deadline).await;
+            return Err(stop);
         }
         self.roll_back(deadline).await
     }
 
     /// Rolled back, so that nobody waits for what it has locked, and then closed: what is left in its session is not known
     /// (`LOCK TABLES`, say).
-    pub(super) async fn give_up(mut self, deadline: Instant) {
+    async fn give_up(mut self, deadline: Instant) {
         // A rollback that fails changes nothing.
         let _ = self.undo_all(deadline).await;
     }

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 
 use super::group_commit::{Baton, Ticket, Turn, Waited, or_joined};
@@ -13,7 +14,7 @@ use super::patience;
 use crate::answer::Answer;
 use crate::envelope::{Envelope, Sequence};
 use crate::lane::{Entering, Joins, Lane, Way};
-use crate::shared::{Permits, Shared};
+use crate::shared::{Shared, permit};
 use crate::source::SourceState;
 use crate::store::Backend;
 
@@ -42,6 +43,7 @@ impl<'a, DB: Backend> Waits<'a, DB> {
         let groups = &shared.group_commit;
         let is_next_of_another = envelope.correlation_id.is_some() && envelope.sequence.is_some();
         let shares = groups.takes_part(source);
+        let waits_for_nobody = !is_fenced && envelope.version.is_none();
         Self {
             shared,
             source,
@@ -50,9 +52,10 @@ impl<'a, DB: Backend> Waits<'a, DB> {
             shares,
             // Where others write at the same time, only what enters without waiting for any of them: two groups that did
             // would wait for each other.
-            joins_any: shares && (DB::SINGLE_WRITER || !is_fenced && envelope.version.is_none()),
+            joins_any: shares && DB::JOINS_ANY && (DB::SINGLE_WRITER || waits_for_nobody),
             ticket: groups.ticket(),
-            joins: (shares && is_next_of_another).then(|| Joins::new(source.batch())),
+            joins: (shares && is_next_of_another && (DB::SINGLE_WRITER || !is_fenced))
+                .then(|| Joins::new(source.batch())),
         }
     }
 
@@ -66,7 +69,8 @@ impl<'a, DB: Backend> Waits<'a, DB> {
             sequence: self.envelope.sequence.map(Sequence::get),
             held: Mutex::new(Held {
                 stream: InStream::Nothing,
-                counts: false,
+                in_source: false,
+                in_all: false,
             }),
         };
         match &self.envelope.correlation_id {
@@ -82,11 +86,13 @@ impl<'a, DB: Backend> Waits<'a, DB> {
             _ => {}
         }
         // It may be handed a transaction in place of its turn to write, where the database has one writer, and in place of a
-        // connection otherwise.
-        let permits = self.shared.permits(self.source, self.deadline);
-        match self.or_joined(!DB::SINGLE_WRITER, permits).await {
+        // connection otherwise. The source's own place it needs in any case: that limits how many of its handlers run.
+        let until = patience(self.deadline);
+        places.count_in_source(until).await?;
+        let of_all = permit(&self.shared.in_flight, until);
+        match self.or_joined(!DB::SINGLE_WRITER, of_all).await {
             Waited::Joined(baton) => return Ok((places, Turn::Joined(baton))),
-            Waited::For(permits) => places.counts(permits)?,
+            Waited::For(of_all) => places.count_in_all(of_all)?,
         }
         let writer = self.shared.turn_within(patience(self.deadline));
         match self.or_joined(DB::SINGLE_WRITER, writer).await {
@@ -132,8 +138,10 @@ pub(crate) struct Places<DB: Backend> {
 
 struct Held<DB: Backend> {
     stream: InStream<DB>,
-    /// Among those in flight.
-    counts: bool,
+    /// Among those of its source in flight.
+    in_source: bool,
+    /// And among all.
+    in_all: bool,
 }
 
 enum InStream<DB: Backend> {
@@ -164,21 +172,37 @@ impl<DB: Backend> Places<DB> {
 
     /// Waits for a place among those in flight.
     async fn count(&self, deadline: Instant) -> Result<(), Answer> {
-        self.counts(self.shared.permits(&self.source, deadline).await)
+        let until = patience(deadline);
+        self.count_in_source(until).await?;
+        let counts = self.lock().in_all;
+        match counts {
+            true => Ok(()),
+            false => self.count_in_all(permit(&self.shared.in_flight, until).await),
+        }
     }
 
-    fn counts(&self, permits: Result<Permits<'_>, ()>) -> Result<(), Answer> {
-        let (of_source, of_all) = permits.map_err(|()| Answer::busy("deliveries in flight"))?;
-        // Given back in `uncount`.
-        of_source.forget();
-        of_all.forget();
-        self.lock().counts = true;
+    async fn count_in_source(&self, until: Instant) -> Result<(), Answer> {
+        let counts = self.lock().in_source;
+        if !counts {
+            let permit = permit(self.source.in_flight(), until).await;
+            // Given back in `uncount`.
+            permit.map_err(|()| in_flight())?.forget();
+            self.lock().in_source = true;
+        }
+        Ok(())
+    }
+
+    fn count_in_all(&self, permit: Result<SemaphorePermit<'_>, ()>) -> Result<(), Answer> {
+        permit.map_err(|()| in_flight())?.forget();
+        self.lock().in_all = true;
         Ok(())
     }
 
     fn uncount(&self, held: &mut Held<DB>) {
-        if mem::take(&mut held.counts) {
+        if mem::take(&mut held.in_source) {
             self.source.in_flight().add_permits(1);
+        }
+        if mem::take(&mut held.in_all) {
             self.shared.in_flight.add_permits(1);
         }
     }
@@ -265,12 +289,12 @@ impl<DB: Backend> Places<DB> {
             // Who does not join is given nothing.
             drop(self.enter(entering, deadline).await?);
         }
-        let counts = self.lock().counts;
-        match counts {
-            true => Ok(()),
-            false => self.count(deadline).await,
-        }
+        self.count(deadline).await
     }
+}
+
+fn in_flight() -> Answer {
+    Answer::busy("deliveries in flight")
 }
 
 impl<DB: Backend> Drop for Places<DB> {

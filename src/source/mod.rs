@@ -382,18 +382,23 @@ impl Source {
     /// correlation id, where it waits for its turn in this process: for streams whose events come faster than they are
     /// committed. Or it is any other, of all sources that have it set:
     ///
-    /// - On PostgreSQL and MySQL one that waits for a place among those that may hold a connection
-    ///   ([`InboxBuilder::max_in_flight`](crate::InboxBuilder::max_in_flight), one less than the pool's connections). While
-    ///   there is a free one nothing is shared. A small pool shares soon, which is what pays off where the database is short of
-    ///   processors; with a database far away a large one does more, since those who share go one after the other. What has a
-    ///   version ([`Source::newer_than`]) or an event id that is not signed does not join.
+    /// - On PostgreSQL one that waits for a place among those that may hold a connection
+    ///   ([`InboxBuilder::max_in_flight`](crate::InboxBuilder::max_in_flight), one less than the pool's connections), and not for
+    ///   one of its source's own ([`Source::max_in_flight`]). While there is a free one nothing is shared. A small pool shares
+    ///   soon, which is what pays off where the database is short of processors; with a database far away a large one does more,
+    ///   since those who share go one after the other. What has a version ([`Source::newer_than`]) or an event id that is not
+    ///   signed does not join.
     /// - On SQLite, which has one writer, one that waits to write; no more of those wait than may be in flight: with a pool of
     ///   2 nobody does.
+    /// - On MySQL and MariaDB none: their transactions have a snapshot unless they are told otherwise, and a handler would not see
+    ///   what was acknowledged since the one that it joins began. The same is so on PostgreSQL at `REPEATABLE READ` and above, for
+    ///   events without a sequence.
     ///
-    /// Who joins needs no connection and no place, and it has its own time: the limits that the server keeps are set anew for
-    /// it. A group holds the rows of several streams until it commits. Nobody joins it who would wait for rows that others
-    /// hold, but a handler may wait: two groups whose handlers lock the same rows of yours in another order wait for each
-    /// other, until the database ends one of them, which is run again one by one.
+    /// Who joins needs no connection, and it has its own time: the limits that the server keeps are set anew for it. A group
+    /// holds the rows of several streams until it commits, and its members are answered when the last one's handler has ended.
+    /// Nobody joins it who would wait for rows that others hold, but a handler may wait: two groups whose handlers lock the same
+    /// rows of yours in another order wait for each other, until the database ends the statement of one of them, which fails as
+    /// its handler says then.
     ///
     /// Nobody is answered before the commit, and nobody waits for others to come. A handler's failure takes back
     /// its own work alone; its 3xx, 4xx or `Park` is run once more, in a transaction that keeps the request with it. What

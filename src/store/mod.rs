@@ -74,9 +74,10 @@ pub trait Backend: Database + sealed::Sealed {
     /// maintenance connection watches it.
     #[doc(hidden)]
     const CHEAP_INCARNATION: bool;
-    /// The first event of a stream opens its cursor in the statement that inserts it.
+    /// A delivery that waits may go on in any other one's transaction. Not where that has a snapshot unless told otherwise (MySQL,
+    /// REPEATABLE READ): a handler would not see what was committed, and acknowledged, since the transaction began (§4.7).
     #[doc(hidden)]
-    const OPENS_AT_ONCE: bool = false;
+    const JOINS_ANY: bool;
     /// Processes can be told, over the maintenance connection and one that listens, to look for something.
     #[doc(hidden)]
     const NOTIFIES: bool = false;

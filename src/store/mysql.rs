@@ -160,6 +160,7 @@ impl sealed::Sealed for MySql {}
 impl Backend for MySql {
     const MIGRATIONS: &'static str = "mysql";
     const SINGLE_WRITER: bool = false;
+    const JOINS_ANY: bool = false;
     const CHEAP_INCARNATION: bool = false;
     /// The server's UUID or uid, else its id.
     type Incarnation = String;

@@ -153,10 +153,11 @@ const PATIENCE_ENDS: &str =
     "SELECT set_config('lock_timeout', current_setting('tower_inbox.lock_timeout'), true)";
 
 /// That it was not had in this time. What was done since the savepoint can still be taken back.
+/// Others have what it writes to; or have had it since this transaction's snapshot, at REPEATABLE READ and above.
 fn is_locked(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code());
-    // lock_not_available
-    code.as_deref() == Some("55P03")
+    // lock_not_available, serialization_failure
+    matches!(code.as_deref(), Some("55P03" | "40001"))
 }
 
 /// For one transaction.
@@ -207,7 +208,7 @@ impl sealed::Sealed for Postgres {}
 impl Backend for Postgres {
     const MIGRATIONS: &'static str = "postgres";
     const SINGLE_WRITER: bool = false;
-    const OPENS_AT_ONCE: bool = true;
+    const JOINS_ANY: bool = true;
     const CHEAP_INCARNATION: bool = false;
     const NOTIFIES: bool = true;
     /// System identifier and timeline.

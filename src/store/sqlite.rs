@@ -145,6 +145,7 @@ impl sealed::Sealed for Sqlite {}
 impl Backend for Sqlite {
     const MIGRATIONS: &'static str = "sqlite";
     const SINGLE_WRITER: bool = true;
+    const JOINS_ANY: bool = true;
     const CHEAP_INCARNATION: bool = true;
     type Incarnation = Option<FileId>;
     type Settings = ();

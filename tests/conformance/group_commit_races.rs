@@ -29,6 +29,9 @@ suite![
 
 /// §4.5: whether it waits for its turn, runs, or waits for the others.
 async fn clients_that_leave_a_group_change_nothing<D: TestDb>(db: D) {
+    if !D::JOINS_ANY {
+        return;
+    }
     let last = Gate::shut();
     let (setup, _, gate) = grouped(&db, 8, nothing, held_at(&last, "evt_3"));
     let world = setup.start().await;
@@ -65,7 +68,7 @@ async fn a_commit_that_is_lost_is_acknowledged_to_nobody_and_not_remembered<D: T
     let world = setup.start().await;
     let replies = together(&world, &gate, &others(3)).await;
     let failed = replies.iter().filter(|reply| reply.status == 503).count();
-    assert_eq!(failed, 4);
+    assert_eq!(failed, if D::JOINS_ANY { 4 } else { 1 });
     assert_eq!(world.applied().await.len(), 4 - failed);
     for n in 0..=3 {
         let reply = world.send(&evt(n)).await;
@@ -88,7 +91,7 @@ async fn a_commit_whose_answer_is_lost_applies_nothing_twice<D: TestDb>(db: D) {
     let world = setup.start().await;
     let replies = together(&world, &gate, &others(3)).await;
     let failed = replies.iter().filter(|reply| reply.status == 503).count();
-    assert_eq!(failed, 4);
+    assert_eq!(failed, if D::JOINS_ANY { 4 } else { 1 });
     applied_once(&world, 3).await;
     for n in 0..=3 {
         assert_eq!(world.probe.runs(evt(n).id()), 1);
@@ -97,6 +100,9 @@ async fn a_commit_whose_answer_is_lost_applies_nothing_twice<D: TestDb>(db: D) {
 
 /// §9: at each of them, once.
 async fn a_statement_that_fails_between_two_members_undoes_the_group<D: TestDb>(db: D) {
+    if !D::JOINS_ANY {
+        return;
+    }
     for point in [
         "store.insert_behind",
         "begun",
@@ -149,6 +155,9 @@ async fn a_statement_that_fails_between_two_members_undoes_the_group<D: TestDb>(
 
 /// §5.9, §9: its runtime ends with a handler in the middle, as `kill -9` would have it.
 async fn a_process_that_ends_in_a_group_leaves_nothing_of_it<D: TestDb>(db: D) {
+    if !D::JOINS_ANY {
+        return;
+    }
     let last = Gate::shut();
     let held = last.clone();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -197,6 +206,9 @@ async fn a_process_that_ends_in_a_group_leaves_nothing_of_it<D: TestDb>(db: D) {
 
 /// (shutdown)
 async fn a_shutdown_waits_for_a_group<D: TestDb>(db: D) {
+    if !D::JOINS_ANY {
+        return;
+    }
     let (setup, _, gate) = grouped(&db, 8, nothing, succeeds);
     let world = setup.start().await;
     let sent = send_behind(&world, &gate, &others(3)).await;
@@ -217,6 +229,9 @@ async fn a_shutdown_waits_for_a_group<D: TestDb>(db: D) {
 async fn a_member_whose_time_is_spent_while_it_waits_is_told_in_time_and_known_later<D: TestDb>(
     db: D,
 ) {
+    if !D::JOINS_ANY {
+        return;
+    }
     let budget = Duration::from_secs(2);
     let last = Gate::shut();
     let (setup, passed, gate) = grouped(&db, 8, nothing, held_at(&last, "evt_1"));
@@ -247,6 +262,9 @@ async fn a_member_whose_time_is_spent_while_it_waits_is_told_in_time_and_known_l
 
 /// §4.8
 async fn copies_of_members_wait_and_are_duplicates<D: TestDb>(db: D) {
+    if !D::JOINS_ANY {
+        return;
+    }
     let (setup, _, gate) = grouped(&db, 8, nothing, succeeds);
     let world = setup.start().await;
     let sent = send_behind(&world, &gate, &others(3)).await;
@@ -304,7 +322,9 @@ async fn random_traffic_in_groups_ends_with_the_exact_ledger<D: TestDb>(db: D) {
     let before = applied.len();
     applied.dedup();
     assert_eq!((applied.len(), before), (400, 400));
-    assert!(passed.of("store.insert_behind") > 0);
+    if D::JOINS_ANY {
+        assert!(passed.of("store.insert_behind") > 0);
+    }
     world.pool_is_whole().await;
 }
 
@@ -381,7 +401,9 @@ async fn groups_of_two_processes_end_with_the_exact_ledger_though_clients_leave<
         assert_eq!(worlds[0].0.sequences(&account).await, [1, 2, 3]);
     }
     for (world, passed) in worlds {
-        assert!(passed.of("store.insert_behind") > 0);
+        if D::JOINS_ANY {
+            assert!(passed.of("store.insert_behind") > 0);
+        }
         world.pool_is_whole().await;
     }
 }
@@ -417,7 +439,9 @@ async fn streams_that_share_groups_are_applied_in_order<D: TestDb>(db: D) {
         let all: Vec<_> = (1..=10).collect();
         assert_eq!(world.sequences(&format!("a{account}")).await, all);
     }
-    assert!(passed.of("store.insert_behind") > 0);
+    if D::JOINS_ANY {
+        assert!(passed.of("store.insert_behind") > 0);
+    }
     world.pool_is_whole().await;
 }
 
@@ -447,8 +471,10 @@ async fn two_receivers_that_group_apply_each_event_once<D: TestDb>(db: D) {
         one.applied().await.len() >= events.len()
     })
     .await;
-    let shared = "store.insert_behind";
-    assert!(passed.of(shared) + others.of(shared) > 0);
+    if D::JOINS_ANY {
+        let shared = "store.insert_behind";
+        assert!(passed.of(shared) + others.of(shared) > 0);
+    }
     applied_once(&one, events.len() - 1).await;
     two.pool_is_whole().await;
 }

@@ -46,6 +46,8 @@ pub(crate) trait TestDb: Clone + Send + Sync + 'static {
     const NAME: &'static str;
     /// One transaction at a time may write, so that no new event is applied while another one's handler runs.
     const SINGLE_WRITER: bool;
+    /// Deliveries that wait go on in any other one's transaction (`Source::batch`), and not in that of their stream alone.
+    const JOINS_ANY: bool;
     /// Sleeps in the database for 9 s; nothing where the database is in this process and cannot sleep.
     const NAP: Option<&'static str>;
     /// Begins a transaction that locks the row 1 of `taken` against writers, and whatever must be locked with it.
