@@ -76,9 +76,14 @@ impl From<sqlx::Error> for BuildError {
 
 impl From<sqlx::migrate::MigrateError> for BuildError {
     fn from(error: sqlx::migrate::MigrateError) -> Self {
+        let why = match &error {
+            // A text of ours, which the driver's would precede with words about the files.
+            sqlx::migrate::MigrateError::Source(why) => why.to_string(),
+            error => error.to_string(),
+        };
         Self {
             kind: BuildErrorKind::Schema,
-            message: format!("the inbox tables could not be brought up to date: {error}"),
+            message: format!("the inbox tables could not be brought up to date: {why}"),
             source: Some(Box::new(error)),
         }
     }

@@ -29,7 +29,7 @@ use crate::reconcile::Keeping;
 use crate::shared::{Incarnation, Shared};
 use crate::source::{Source, SourceState};
 use crate::stats::{self, Statistics};
-use crate::store::{Backend, Key, SchemaVersion, Sql};
+use crate::store::{Backend, Key, MIGRATION_PATIENCE, SchemaVersion, Sql};
 use crate::tenants::Registry;
 use crate::tracker::Tracker;
 use crate::verify::Secrets;
@@ -100,6 +100,7 @@ impl<DB: Backend> Inbox<DB> {
             remembered: REMEMBERED,
             poll_every: POLL_EVERY,
             migrate: true,
+            migration_patience: MIGRATION_PATIENCE,
             tenants_only: false,
             lease: None,
             no_statistics: false,
@@ -252,6 +253,7 @@ pub struct InboxBuilder<DB: Backend> {
     remembered: usize,
     poll_every: Duration,
     migrate: bool,
+    migration_patience: Duration,
     tenants_only: bool,
     lease: Option<Duration>,
     no_statistics: bool,
@@ -347,6 +349,14 @@ impl<DB: Backend> InboxBuilder<DB> {
         self
     }
 
+    /// How long `build` tries to get the lock of a table that a new version changes, on PostgreSQL, MySQL and MariaDB, while
+    /// transactions hold it that have used the table. It waits for a second at a time, behind which deliveries queue, and for two
+    /// they go on. Default: 60 s.
+    pub fn migration_patience(mut self, patience: Duration) -> Self {
+        self.migration_patience = patience;
+        self
+    }
+
     /// How long a worker's claim on a parked event is good for, at least the longest budget of the sources and 6 s, at most 4
     /// minutes. It is renewed by nothing, since one attempt is never longer than a budget; that a worker is gone is noticed
     /// sooner, by its beat. Default: 30 s, or what is needed.
@@ -429,7 +439,8 @@ impl<DB: Backend> InboxBuilder<DB> {
         let lease = lease(self.lease, budgets.max().unwrap_or_default())?;
         let settings = DB::check(&self.pool).await?;
         if self.migrate {
-            DB::migrate(&self.pool, &settings, &self.prefix).await?;
+            let patience = self.migration_patience;
+            DB::migrate(&self.pool, &settings, &self.prefix, patience).await?;
         }
         let mut sql = DB::sql(&self.prefix);
         sql.named = DB::names_statements(&settings);

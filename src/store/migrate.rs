@@ -1,10 +1,25 @@
 //! Bringing the schema up to date.
+//!
+//! What every file in `migrations/` keeps to, since it meets a database at work and may be broken off at any point:
+//! - No step holds the lock of one table while it waits for another one's: a version alters one table that is there already,
+//!   and what it makes besides is new. (Version 2 is older than this rule.) Deliveries wait for a second at most then.
+//! - MySQL commits each statement by itself. So a statement is done or not, as one statement of DDL is (MySQL 8, MariaDB
+//!   10.6); it makes or drops something, under a name that no earlier statement had, so that doing it again fails with an
+//!   error that says so; and it writes no rows.
+//! - No literal and no name has a `;` or `--` in it: MySQL's files are taken apart at them.
 
-use sqlx::migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator};
-use sqlx::{AssertSqlSafe, Database, Pool, SqlSafeStr};
+use std::time::Duration;
+
+#[cfg(feature = "sqlite")]
+use sqlx::migrate::{Migrate, MigrateError};
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::{AssertSqlSafe, SqlSafeStr};
+#[cfg(feature = "sqlite")]
+use sqlx::{Database, Pool};
 
 /// Attempts of one process, beyond one for each version: another one that migrates at the same time makes at most one of
 /// them fail a version.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 const ATTEMPTS: usize = 4;
 
 /// One file of `migrations/`.
@@ -27,7 +42,7 @@ pub struct SchemaVersion {
 }
 
 /// Looks, and changes nothing.
-#[cfg(any(feature = "sqlite", feature = "mysql"))]
+#[cfg(feature = "sqlite")]
 pub(crate) async fn versions<DB>(
     pool: &Pool<DB>,
     prefix: &str,
@@ -73,11 +88,11 @@ pub(crate) fn is_no_table(error: &sqlx::Error) -> bool {
     matches!(code.as_deref(), Some("42P01" | "42S02" | "1"))
 }
 
-/// Applies what is missing.
-///
-/// The tables are tracked in `<prefix>migrations`, a table of our own: sharing `_sqlx_migrations` with the user's
-/// app fails, since each then finds the other's versions missing. Versions that are newer than this crate are left
-/// alone, so that version n keeps working beside n+1.
+/// How long a step is tried in all that does not get the lock of a table: most handlers' transactions are over after some seconds.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Applies what is missing. Each version is one transaction with its row: what is broken off is rolled back.
+#[cfg(feature = "sqlite")]
 pub(crate) async fn run<DB>(
     pool: &Pool<DB>,
     prefix: &str,
@@ -93,9 +108,9 @@ where
         let mut conn = pool.acquire().await?;
         match migrator.run_direct(None, &mut *conn, false).await {
             Ok(()) => return Ok(()),
-            // Two processes that start together both find a version missing, and one of them fails. Each version is
-            // one transaction with its row, so looking again finds either nothing to do or the same error.
-            Err(error) if attempt < versions.len() + ATTEMPTS => {
+            // Two processes that start together both find a version missing, and one of them fails. Looking again finds
+            // either nothing to do or the same error.
+            Err(error) if attempt < attempts(versions) => {
                 tracing::debug!(%error, attempt, "migration failed; looking again");
                 super::close_hard(conn);
                 attempt += 1;
@@ -105,6 +120,15 @@ where
     }
 }
 
+/// Another process can be quicker with each version, and with the table of versions.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) fn attempts(versions: &[Version]) -> usize {
+    versions.len() + ATTEMPTS
+}
+
+/// The tables are tracked in `<prefix>migrations`, a table of our own: sharing `_sqlx_migrations` with the user's
+/// app fails, since each then finds the other's versions missing. Versions that are newer than this crate are left
+/// alone, so that version n keeps working beside n+1.
 pub(crate) fn migrator(prefix: &str, versions: &[Version]) -> Migrator {
     let mut migrator = Migrator::with_migrations(
         versions

@@ -6,6 +6,8 @@
 //!
 //! [`Backend`] is sealed and its methods are no API: they change without notice.
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod held;
 mod letters;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod literal;
@@ -37,6 +39,7 @@ use crate::broken::{self, Variant};
 use crate::clock::Timestamp;
 use crate::error::BuildError;
 use crate::kept::Kept;
+pub(crate) use migrate::PATIENCE as MIGRATION_PATIENCE;
 pub use migrate::SchemaVersion;
 pub(crate) use sql::Sql;
 pub(crate) use statistics::*;
@@ -107,11 +110,13 @@ pub trait Backend: Database + sealed::Sealed {
     fn names_statements(_: &Self::Settings) -> bool {
         true
     }
+    /// Brings the tables up to date. `patience`: how long it tries to get the lock of a table that others hold.
     #[doc(hidden)]
     fn migrate(
         pool: &Pool<Self>,
         settings: &Self::Settings,
         prefix: &str,
+        patience: Duration,
     ) -> impl Future<Output = std::result::Result<(), sqlx::migrate::MigrateError>> + Send;
     /// The versions of the tables, this crate's and those that are there besides, whether they are there.
     #[doc(hidden)]

@@ -5,15 +5,16 @@
 //! always says 1 row. And limits are session variables: they are set before a transaction, and what they were before
 //! is put back after it.
 
+mod migrate;
+
 use std::time::Duration;
 
 use sqlx::mysql::{MySqlConnection, MySqlDatabaseError};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, MySql, Pool, Row, SqlSafeStr};
+use sqlx::{AssertSqlSafe, MySql, Pool, Row, SqlSafeStr};
 use tokio::time::Instant;
 
 use super::letters::{letter_row, span, statements_for_operators};
 use super::literal::{Filled, Style, push_hex};
-use super::migrate::{self, Version};
 use super::queries::{
     counted, inserted, page_key, parameters, pending_row, required, statements_of_backend, text,
 };
@@ -28,37 +29,6 @@ const IDLE_MARGIN: Duration = Duration::from_secs(1);
 /// unless this process is frozen or gone. Not at the same time: MariaDB's timer and a KILL that interrupt one sleeping
 /// statement hold each other up for 2 s, and with them every statement that has a limit (measured, 10.11).
 const STATEMENT_MARGIN: Duration = Duration::from_millis(500);
-
-/// How long a process waits while another one migrates.
-const MIGRATION_WAIT: u32 = 60;
-
-const VERSIONS: &[Version] = &[
-    Version {
-        number: 1,
-        name: "inbox",
-        sql: include_str!("../../migrations/mysql/0001_inbox.sql"),
-    },
-    Version {
-        number: 2,
-        name: "order",
-        sql: include_str!("../../migrations/mysql/0002_order.sql"),
-    },
-    Version {
-        number: 3,
-        name: "keeping",
-        sql: include_str!("../../migrations/mysql/0003_keeping.sql"),
-    },
-    Version {
-        number: 4,
-        name: "stats",
-        sql: include_str!("../../migrations/mysql/0004_stats.sql"),
-    },
-    Version {
-        number: 5,
-        name: "audit",
-        sql: include_str!("../../migrations/mysql/0005_audit.sql"),
-    },
-];
 
 /// What the start-up check found.
 #[doc(hidden)]
@@ -232,30 +202,16 @@ impl Backend for MySql {
         pool: &Pool<Self>,
         _: &Self::Settings,
         prefix: &str,
+        patience: Duration,
     ) -> std::result::Result<(), sqlx::migrate::MigrateError> {
-        // DDL commits by itself here: two processes must not even begin the same version. The driver's own lock waits
-        // "for ever" by a negative number, which MariaDB refuses, and the driver does not look at the answer.
-        let mut guard = pool.connect_options().connect().await?;
-        let name = format!("CONCAT('tower_inbox ', MD5(CONCAT(DATABASE(), '.{prefix}')))");
-        let lock = format!("SELECT CAST(GET_LOCK({name}, {MIGRATION_WAIT}) AS SIGNED)");
-        let locked: Option<i64> = sqlx::query_scalar(AssertSqlSafe(lock))
-            .fetch_one(&mut guard)
-            .await?;
-        if locked != Some(1) {
-            let waited = "another process has been migrating for too long";
-            return Err(sqlx::Error::Protocol(waited.into()).into());
-        }
-        let done = migrate::run(pool, prefix, VERSIONS).await;
-        // The lock goes with its connection.
-        let _ = guard.close().await;
-        done
+        migrate::run(pool, prefix, patience).await
     }
 
     async fn versions(
         pool: &Pool<Self>,
         prefix: &str,
     ) -> std::result::Result<Vec<SchemaVersion>, sqlx::migrate::MigrateError> {
-        migrate::versions(pool, prefix, VERSIONS).await
+        migrate::versions(pool, prefix).await
     }
 
     fn cheap_incarnation(_: &Pool<Self>) -> Option<Self::Incarnation> {

@@ -4,6 +4,8 @@
 //! transaction mode works without them: behind it the pool needs `statement_cache_capacity(0)`, which makes the inbox's
 //! statements unnamed, and the handler's own too.
 
+mod migrate;
+
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,7 +15,6 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Pool, Postgres, Row, SqlSafeStr};
 use tokio::time::Instant;
 
 use super::letters::{letter_row, span, statements_for_operators};
-use super::migrate::{self, Version};
 use super::prepared::{self, Prepared};
 use super::queries::{
     inserted, page_key, parameters, pending_row, required, statements_of_backend, text,
@@ -34,38 +35,6 @@ const STEP: u128 = 250;
 
 /// How soon a server notices that a connection was closed under a running statement.
 const CHECK_EVERY: Duration = Duration::from_millis(200);
-
-const VERSIONS: &[Version] = &[
-    Version {
-        number: 1,
-        name: "inbox",
-        sql: include_str!("../../migrations/postgres/0001_inbox.sql"),
-    },
-    Version {
-        number: 2,
-        name: "order",
-        sql: include_str!("../../migrations/postgres/0002_order.sql"),
-    },
-    Version {
-        number: 3,
-        name: "keeping",
-        sql: include_str!("../../migrations/postgres/0003_keeping.sql"),
-    },
-    Version {
-        number: 4,
-        name: "stats",
-        sql: include_str!("../../migrations/postgres/0004_stats.sql"),
-    },
-    Version {
-        number: 5,
-        name: "audit",
-        sql: include_str!("../../migrations/postgres/0005_audit.sql"),
-    },
-];
-
-const SWEEP: &str = "DEALLOCATE ALL";
-/// Another process can be quicker with each version, and with the table of versions, once.
-const MIGRATION_ATTEMPTS: usize = VERSIONS.len() + 4;
 
 /// Behind a pooler that has one server connection, the second one of the check never comes.
 const CHECK_PATIENCE: Duration = Duration::from_secs(3);
@@ -290,50 +259,16 @@ impl Backend for Postgres {
         pool: &Pool<Self>,
         settings: &PostgresSettings,
         prefix: &str,
+        patience: Duration,
     ) -> std::result::Result<(), sqlx::migrate::MigrateError> {
-        if !settings.unnamed {
-            return migrate::run(pool, prefix, VERSIONS).await;
-        }
-        // The driver's migrator names its statements in any case. In one transaction they are all on one server
-        // connection, which is swept before and after.
-        let mut attempt = 1;
-        loop {
-            let mut tx = pool.begin().await?;
-            let migrated: std::result::Result<(), sqlx::migrate::MigrateError> = async {
-                sqlx::raw_sql(SWEEP).execute(&mut *tx).await?;
-                migrate::migrator(prefix, VERSIONS)
-                    .run_direct(None, &mut *tx, false)
-                    .await?;
-                sqlx::raw_sql(SWEEP).execute(&mut *tx).await?;
-                Ok(())
-            }
-            .await;
-            match migrated {
-                Ok(()) => return Ok(tx.commit().await?),
-                // Another process made the same tables meanwhile.
-                Err(error) if attempt < MIGRATION_ATTEMPTS => {
-                    tracing::debug!(%error, attempt, "migration failed; looking again");
-                    let _ = tx.rollback().await;
-                    attempt += 1;
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        migrate::run(pool, settings.unnamed, prefix, patience).await
     }
 
     async fn versions(
         pool: &Pool<Self>,
         prefix: &str,
     ) -> std::result::Result<Vec<SchemaVersion>, sqlx::migrate::MigrateError> {
-        // The driver's own list names its statement in any case, and leaves it behind on one of PgBouncer's connections.
-        let list = AssertSqlSafe(format!("SELECT version FROM {prefix}migrations"));
-        let mut conn = pool.acquire().await?;
-        let applied = match sqlx::raw_sql(list).fetch_all(&mut *conn).await {
-            Ok(rows) => rows.iter().map(|row| row.try_get(0)).collect(),
-            Err(error) if migrate::is_no_table(&error) => Ok(Vec::new()),
-            Err(error) => Err(error),
-        };
-        Ok(migrate::described(&applied?, VERSIONS))
+        migrate::versions(pool, prefix).await
     }
 
     fn cheap_incarnation(_: &Pool<Self>) -> Option<Self::Incarnation> {

@@ -198,7 +198,9 @@ impl Backend for Sqlite {
         pool: &Pool<Self>,
         _: &Self::Settings,
         prefix: &str,
+        _: Duration,
     ) -> std::result::Result<(), sqlx::migrate::MigrateError> {
+        // One transaction at a time writes, as long as the busy timeout.
         migrate::run(pool, prefix, VERSIONS).await
     }
 

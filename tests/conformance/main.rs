@@ -83,6 +83,7 @@ mod limits;
 mod memory;
 mod metrics;
 mod metrics_of_tenants;
+mod migrations;
 mod newer;
 mod not_yet;
 mod operator_races;

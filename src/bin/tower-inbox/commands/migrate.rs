@@ -15,7 +15,7 @@ use crate::warnings;
 /// Brings the inbox's tables up to date
 ///
 /// Safe to repeat, and beside receivers of this version and of the one before. A receiver does the same at its start unless it
-/// is told not to.
+/// is told not to. One that was broken off is taken up again. Where a transaction has a table locked, it is tried for a minute.
 #[derive(clap::Args)]
 pub(crate) struct Given {
     /// Says which versions would be brought, and changes nothing
