@@ -38,7 +38,6 @@ mod confirm;
 mod dress;
 mod enter;
 mod event;
-mod foresee;
 mod gate;
 mod keys;
 mod letters;
