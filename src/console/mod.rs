@@ -53,6 +53,7 @@ mod stream;
 mod streams;
 mod strip;
 mod verbs;
+mod waiting;
 mod when;
 
 use std::fmt;
