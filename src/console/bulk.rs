@@ -1,5 +1,6 @@
-//! Many dead letters at once: counted first, then confirmed by the number that was seen, then done in the background.
+//! Many stored events at once: counted first, then confirmed by the number that was seen, then done in the background.
 
+use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,13 +22,48 @@ use crate::store::Backend;
 const PATIENCE: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verb {
+pub(super) enum Verb {
     Replay,
     Discard,
 }
 
+/// What is done, as people are told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    Letters(Verb),
+    /// To what is parked.
+    TryNow,
+}
+
+impl Work {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Letters(verb) => verb.word(),
+            Self::TryNow => "try",
+        }
+    }
+
+    /// So many of what it is done to.
+    fn of(self, events: u64) -> String {
+        match self {
+            Self::Letters(_) => show::counted(events, "dead letter", "dead letters"),
+            Self::TryNow => show::counted(events, "parked event", "parked events"),
+        }
+    }
+
+    fn done(self, events: u64) -> String {
+        let of = self.of(events);
+        match self {
+            Self::Letters(Verb::Replay) => format!("Replayed {of}"),
+            Self::Letters(Verb::Discard) => format!("Discarded {of}"),
+            Self::TryNow => format!("Made due {of}"),
+        }
+    }
+}
+
 impl Verb {
-    fn of<DB: Backend>(caller: &Caller<DB>) -> Result<Self, Fault> {
+    /// Of dead letters.
+    fn asked<DB: Backend>(caller: &Caller<DB>) -> Result<Self, Fault> {
         match caller.field("verb")? {
             "replay" => Ok(Self::Replay),
             "discard" => Ok(Self::Discard),
@@ -54,13 +90,6 @@ impl Verb {
         }
     }
 
-    fn done(self) -> &'static str {
-        match self {
-            Self::Replay => "Replayed",
-            Self::Discard => "Discarded",
-        }
-    }
-
     async fn run<DB: Backend>(
         self,
         operator: &Operator<DB>,
@@ -81,7 +110,7 @@ pub(super) struct Bulk(Arc<Mutex<Option<Job>>>);
 
 #[derive(Clone)]
 struct Job {
-    verb: Verb,
+    work: Work,
     events: u64,
     actor: String,
     since: Timestamp,
@@ -100,8 +129,8 @@ impl Bulk {
         html! {
             @if let Some(job) = job {
                 p.alert.(if job.came.as_ref().is_some_and(|(good, _)| !good) { "bad" } else { "note" }) role="status" {
-                    (show::text(&job.actor)) " began " (show::ago(now, job.since)) " to " (job.verb.word()) " "
-                    (show::count(job.events)) " dead letters. "
+                    (show::text(&job.actor)) " began " (show::ago(now, job.since)) " to " (job.work.word()) " "
+                    (job.work.of(job.events)) ". "
                     @match &job.came {
                         Some((_, came)) => { (came) }
                         None => { "Still under way: load this page again to see what comes of it." }
@@ -164,7 +193,7 @@ async fn matched<DB: Backend>(
 
 /// How many it would be. Nothing is changed.
 pub(super) async fn dry_run<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Fault> {
-    let verb = Verb::of(&caller)?;
+    let verb = Verb::asked(&caller)?;
     let mut chosen = Chosen::of(&caller.asked.form);
     let back = caller.link("/dead", &chosen.fixed());
     verb.narrow(&mut chosen)?;
@@ -180,14 +209,11 @@ pub(super) async fn dry_run<DB: Backend>(caller: Caller<DB>) -> Result<Answer, F
     let seen = count.to_string();
     let mut fixed = chosen.fixed();
     fixed.extend([("verb", verb.word()), ("seen", &seen)]);
-    let button = format!(
-        "{} {} dead letters",
-        capital(verb.word()),
-        show::count(count)
-    );
+    let button = format!("{} {}", capital(verb.word()), Work::Letters(verb).of(count));
     let content = html! {
         p.verdict {
-            "This would " b { (verb.word()) } " " b #matched { (show::count(count)) } " dead letters "
+            "This would " b { (verb.word()) } " " b #matched { (show::count(count)) }
+            @if count == 1 { " dead letter " } @else { " dead letters " }
             (chosen.words()) ". Nothing has been changed yet."
         }
         @match verb {
@@ -208,7 +234,7 @@ pub(super) async fn dry_run<DB: Backend>(caller: Caller<DB>) -> Result<Answer, F
 }
 
 pub(super) async fn run<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Fault> {
-    let verb = Verb::of(&caller)?;
+    let verb = Verb::asked(&caller)?;
     let seen = caller.number("seen")?.unsigned_abs();
     let reason = caller.reason()?.to_owned();
     let form = &caller.asked.form;
@@ -223,9 +249,29 @@ pub(super) async fn run<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Fault
             show::count(seen),
         )));
     }
+    let operator = caller.operator.clone();
+    let to = caller.link(
+        "/dead",
+        &[("source", chosen.get("source").unwrap_or_default())],
+    );
+    begin(&caller, Work::Letters(verb), count, to, async move {
+        let options = BulkOptions::default();
+        verb.run(&operator, &filter, &reason, options).await
+    })
+    .await
+}
+
+/// Has it done, and waits for a moment for what comes of it, which is told on the page `to`.
+pub(super) async fn begin<DB: Backend>(
+    caller: &Caller<DB>,
+    work: Work,
+    events: u64,
+    to: String,
+    done: impl Future<Output = Result<BulkReport, OperatorError>> + Send + 'static,
+) -> Result<Answer, Fault> {
     caller.bulk().begin(Job {
-        verb,
-        events: count,
+        work,
+        events,
         actor: caller.actor.name().to_owned(),
         since: caller.now,
         came: None,
@@ -234,13 +280,9 @@ pub(super) async fn run<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Fault
         bulk: caller.bulk().clone(),
         came: None,
     };
-    let operator = caller.operator.clone();
     // In a task of its own: it goes on when the browser has gone.
     let task = tokio::spawn(async move {
-        let came = verb
-            .run(&operator, &filter, &reason, BulkOptions::default())
-            .await;
-        running.came = Some(told(verb, came));
+        running.came = Some(told(work, done.await));
         running.came.clone()
     });
     let ended = tokio::time::timeout(PATIENCE, task).await;
@@ -251,18 +293,10 @@ pub(super) async fn run<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Fault
             "It was broken off: the audit log has what was done.".into(),
         ),
         Err(_) => {
-            let text = format!(
-                "Under way: {} {} dead letters.",
-                verb.word(),
-                show::count(count)
-            );
+            let text = format!("Under way: {} {}.", work.word(), work.of(events));
             (true, text)
         }
     };
-    let to = caller.link(
-        "/dead",
-        &[("source", chosen.get("source").unwrap_or_default())],
-    );
     let status = if good {
         StatusCode::OK
     } else {
@@ -272,12 +306,12 @@ pub(super) async fn run<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Fault
     Ok(Answer::Done { to, flash, status })
 }
 
-fn told(verb: Verb, came: Result<BulkReport, OperatorError>) -> (bool, String) {
+fn told(work: Work, came: Result<BulkReport, OperatorError>) -> (bool, String) {
     let report = match came {
         Ok(report) => report,
         Err(error) => return (false, words_of(&error)),
     };
-    let mut text = format!("{} {} dead letters", verb.done(), show::count(report.done));
+    let mut text = work.done(report.done);
     if report.left > 0 {
         text.push_str(&format!(", left {} as they were", show::count(report.left)));
     }

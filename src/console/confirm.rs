@@ -4,12 +4,15 @@ use maud::{Markup, html};
 
 use super::asked::{Answer, Fault, Page};
 use super::caller::Caller;
-use super::foresee::{self, Ahead, READ};
 use super::show::{self, Look};
 use super::stream;
-use crate::operator::{Letter, Reason, Seen, State, StreamEvent, StreamInfo, StreamView};
+use crate::operator::{
+    AfterDiscard, Ahead, Letter, Reason, Seen, State, StreamEvent, StreamInfo, StreamView,
+};
 use crate::store::Backend;
 
+/// Stored events that are read: what an operator's look has at most.
+const READ: usize = 1_000;
 /// Events that are named: the rest is a number.
 pub(super) const NAMED: usize = 20;
 /// Sequences beyond everything that has come: more than a producer is mostly ahead of its own deliveries.
@@ -171,13 +174,8 @@ async fn range<DB: Backend>(
     let beyond = decided.view(caller, Some(last)).await?;
     let all_came = beyond.is_some_and(|view| !view.events.is_empty());
     let highest = view.events.last().filter(|_| !view.more);
-    let ahead = foresee::after_a_skip(
-        caller,
-        decided.source,
-        decided.id,
-        &view.info,
-        (first, last),
-    );
+    let operator = &caller.operator;
+    let ahead = operator.foresee_skip(decided.source, decided.id, &view.info, first..=last);
     let ahead = ahead.await?;
     let number = i128::from(last) - i128::from(first) + 1;
     let unsent = i128::from(last) - i128::from(highest.map_or(first - 1, |event| event.sequence));
@@ -186,8 +184,12 @@ async fn range<DB: Backend>(
             p {
                 b #sequences { (show::counted(number, "sequence", "sequences")) }
                 " would be skipped: " b { (show::count(first)) }
-                @if last > first { " to " b { (show::count(last)) } }
-                ". They are never waited for, and what comes for them later is set aside as a dead letter, answered 202."
+                @if last > first {
+                    " to " b { (show::count(last)) }
+                    ". They are never waited for, and what comes for them later is set aside as a dead letter, answered 202."
+                } @else {
+                    ". It is never waited for, and what comes for it later is set aside as a dead letter, answered 202."
+                }
             }
             (set_aside(caller, decided.source, &stored, more))
             (goes_on(&view.info, &ahead))
@@ -227,10 +229,10 @@ fn set_aside<DB: Backend>(
     let parked = stored.iter().filter(|event| event.reason.is_none()).count() as u64;
     html! {
         @match stored {
-            [] => { p { "Nothing is stored among them." } }
+            [] => { p { "Nothing is stored there." } }
             [one] => {
                 p {
-                    "One event is stored among them, "
+                    "One event is stored there, "
                     a href=(caller.link("/event", &[("source", source), ("id", &one.event_id)])) { (show::text(&one.event_id)) }
                     ": it becomes a dead letter “skipped”, and is not applied."
                 }
@@ -238,7 +240,7 @@ fn set_aside<DB: Backend>(
             _ => {
                 p {
                     @if more { "At least " }
-                    b #stored { (show::count(stored.len() as u64)) } " events are stored among them, "
+                    b #stored { (show::count(stored.len() as u64)) } " events are stored there, "
                     (show::count(parked)) " of them parked: they become dead letters “skipped”, and are not applied."
                 }
             }
@@ -251,7 +253,7 @@ fn goes_on(info: &StreamInfo, ahead: &Ahead) -> Markup {
     html! {
         p #then {
             @if ahead.next == info.next {
-                "The stream waits for " b { (show::count(info.next)) } " as before, and passes them when it comes there."
+                "The stream waits for " b { (show::count(info.next)) } " as before, and passes what is skipped when it comes there."
             } @else if let (Some(first), Some(last)) = (ahead.due.first(), ahead.due.last()) {
                 "Then the stream goes on: " b { (show::count(ahead.due.len() as u64)) @if ahead.more { " and more" } }
                 @if ahead.due.len() == 1 { " event, sequence " b { (show::count(first.sequence)) } }
@@ -321,8 +323,9 @@ pub(super) async fn discard<DB: Backend>(caller: Caller<DB>) -> Result<Answer, F
         None => refused("Nothing is known of it: it never came, or was forgotten."),
         Some(story) => match story.letter.state {
             State::Parked | State::Dead | State::Fenced => {
-                let skipped = skipped_with(&caller, &story.letter, story.stream.as_ref());
-                discardable(&caller, &story.letter, &skipped.await?)
+                let after = caller.operator.foresee_discard(story).await?;
+                let skipped = skipped_with(&story.letter, story.stream.as_ref(), &after);
+                discardable(&caller, &story.letter, &skipped)
             }
             State::Applied => refused("It is applied: what its handler did stays done."),
             State::Superseded | State::Discarded => refused("It is decided already."),
@@ -339,29 +342,22 @@ pub(super) async fn discard<DB: Backend>(caller: Caller<DB>) -> Result<Answer, F
 }
 
 /// What becomes of its stream.
-async fn skipped_with<DB: Backend>(
-    caller: &Caller<DB>,
-    letter: &Letter,
-    info: Option<&StreamInfo>,
-) -> Result<Markup, Fault> {
-    let (Some(stream), Some(sequence), None) =
-        (&letter.correlation_id, letter.sequence, &letter.yielded_to)
-    else {
-        return Ok(html! { p { "It holds no place in a stream: nothing else changes." } });
+fn skipped_with(letter: &Letter, info: Option<&StreamInfo>, after: &AfterDiscard) -> Markup {
+    let skips = html! {
+        @if let Some(sequence) = letter.sequence {
+            p { "Its sequence " b { (show::count(sequence)) } " is skipped with it." }
+        }
     };
-    let number = show::count(sequence);
-    let Some(info) = info else {
-        return Ok(html! { p { "Its sequence " b { (number) } " is skipped with it." } });
-    };
-    if info.generation != letter.generation || sequence < info.next {
-        return Ok(html! { p { "Its place in its stream is passed: nothing else changes." } });
+    match (after, info) {
+        (AfterDiscard::Skips(ahead), Some(info)) => html! { (skips) (goes_on(info, ahead)) },
+        (AfterDiscard::Skips(_) | AfterDiscard::NotBegun, _) => skips,
+        (AfterDiscard::Passed, _) => {
+            html! { p { "Its place in its stream is passed: nothing else changes." } }
+        }
+        (AfterDiscard::NoPlace, _) => {
+            html! { p { "It holds no place in a stream: nothing else changes." } }
+        }
     }
-    let ends = (sequence, sequence);
-    let ahead = foresee::after_a_skip(caller, &letter.source, stream, info, ends).await?;
-    Ok(html! {
-        p { "Its sequence " b { (number) } " is skipped with it." }
-        (goes_on(info, &ahead))
-    })
 }
 
 fn discardable<DB: Backend>(caller: &Caller<DB>, letter: &Letter, skipped: &Markup) -> Markup {

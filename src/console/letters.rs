@@ -105,7 +105,12 @@ impl Chosen {
             let known = show::REASONS
                 .into_iter()
                 .find(|reason| reason.as_str() == word);
-            let unknown = || Fault::Invalid(format!("There is no reason {word:?}."));
+            let unknown = || {
+                Fault::Invalid(match word.as_str() {
+                    "parked" => "A parked event is no dead letter: the page “Waiting” has those, which Streams leads to.".into(),
+                    word => format!("There is no reason {word:?}."),
+                })
+            };
             filter = filter.reason(known.ok_or_else(unknown)?);
         }
         Ok(filter)

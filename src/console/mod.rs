@@ -38,7 +38,6 @@ mod confirm;
 mod dress;
 mod enter;
 mod event;
-mod foresee;
 mod gate;
 mod keys;
 mod letters;
@@ -54,6 +53,7 @@ mod stream;
 mod streams;
 mod strip;
 mod verbs;
+mod waiting;
 mod when;
 
 use std::fmt;

@@ -15,7 +15,7 @@ use super::asked::{Answer, Asked, Fault};
 use super::caller::Caller;
 use super::{
     Site, assets, audit, bulk, confirm, dress, enter, event, letters, login, overview, stream,
-    streams, verbs,
+    streams, verbs, waiting,
 };
 use crate::store::Backend;
 
@@ -87,6 +87,21 @@ pub(super) fn table<DB: Backend>() -> Vec<Route<DB>> {
             GET,
             "/streams",
             Look(|caller| Box::pin(streams::page(caller))),
+        ),
+        route(
+            GET,
+            "/waiting",
+            Look(|caller| Box::pin(waiting::page(caller))),
+        ),
+        route(
+            POST,
+            "/waiting/dry-run",
+            Act(|caller| Box::pin(waiting::dry_run(caller))),
+        ),
+        route(
+            POST,
+            "/waiting/bulk",
+            Act(|caller| Box::pin(waiting::run(caller))),
         ),
         route(
             GET,

@@ -18,7 +18,7 @@ const PAGES: [(&str, &str); 4] = [
 fn part(path: &str) -> &str {
     match path {
         "/" => "/",
-        path if path.starts_with("/stream") => "/streams",
+        path if path.starts_with("/stream") || path.starts_with("/waiting") => "/streams",
         path if path.starts_with("/dead") || path.starts_with("/event") => "/dead",
         path => path,
     }

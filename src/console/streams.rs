@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::asked::{Answer, Fault, Page};
 use super::caller::Caller;
-use super::{show, strip};
+use super::{show, strip, waiting};
 use crate::operator::{StreamKey, WaitingStream};
 use crate::store::Backend;
 
@@ -38,6 +38,7 @@ pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Faul
         ];
         caller.link("/streams", &after)
     });
+    let apart = waiting::apart(&caller, source).await?;
     let content = html! {
         p.lead {
             "Each of these waits for a sequence that has not come, or is held up by a dead letter. Nothing else of the source waits "
@@ -46,6 +47,7 @@ pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Faul
         (choose(&caller, source))
         @if page.streams.is_empty() { (show::nothing(none)) }
         (list(&caller, &page.streams))
+        (apart)
         (find(&caller))
         (show::pager(first, next))
     };

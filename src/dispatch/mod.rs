@@ -58,7 +58,7 @@ pub(crate) use erase::{Erase, Forget, SetGone, ShowBody};
 pub(crate) use group::Group;
 pub(crate) use group_commit::{Baton, GroupCommit, Turn};
 use open::Open;
-pub(crate) use own::{Ended, Own, own};
+pub(crate) use own::{Ended, Own, Rehearsed, own};
 pub(crate) use places::{Places, Waits};
 pub(crate) use release::Release;
 use retry::Tries;

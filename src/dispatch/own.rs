@@ -36,6 +36,23 @@ pub(crate) trait Own<DB: Backend>: Sync {
     ) -> impl Future<Output = Result<Ended<Self::Done>, Stop>> + Send;
 }
 
+/// The same, with nothing left of it: what it comes to is known by then.
+pub(crate) struct Rehearsed<'a, W>(pub(crate) &'a W);
+
+impl<DB: Backend, W: Own<DB>> Own<DB> for Rehearsed<'_, W> {
+    type Done = W::Done;
+    const OF_AN_EVENT: bool = W::OF_AN_EVENT;
+
+    async fn once(
+        &self,
+        shared: &Shared<DB>,
+        conn: &mut DB::Connection,
+    ) -> Result<Ended<W::Done>, Stop> {
+        let (Ended::Commit(done) | Ended::RollBack(done)) = self.0.once(shared, conn).await?;
+        Ok(Ended::RollBack(done))
+    }
+}
+
 /// Does it, and again in a fresh transaction after a transient fault, for at most ten seconds in all.
 pub(crate) async fn own<DB: Backend, W: Own<DB>>(
     shared: &Shared<DB>,

@@ -95,6 +95,9 @@ impl<DB: Backend> Job<'_, DB> {
         }
         let kept = !open.reclaim(&lent);
         let log = |what: &str| {
+            if self.is_told_of_failure(&Judged::Fail) {
+                return;
+            }
             tracing::warn!(
                 source = self.source.name(),
                 event_id = self.key().event_id,
@@ -133,7 +136,8 @@ impl<DB: Backend> Job<'_, DB> {
         }
         let judged = self.verdict(&delivery, &response);
         // In a group it is run once more, alone, and said then.
-        let said_later = matches!(judged, Judged::Terminal) && open.members().is_some();
+        let in_a_group = matches!(judged, Judged::Terminal) && open.members().is_some();
+        let said_later = in_a_group || self.is_told_of_failure(&judged);
         if !matches!(judged, Judged::Commit) && !said_later {
             let kept = matches!(judged, Judged::Terminal) && self.source.keeps_rejected();
             tracing::warn!(
@@ -168,6 +172,11 @@ impl<DB: Backend> Job<'_, DB> {
                 Said::Failed(Settled::handler(End::Failed, outcome, response))
             }
         }
+    }
+
+    /// Whoever counts the attempts of a worker's says it, with when the next one is.
+    fn is_told_of_failure(&self, judged: &Judged) -> bool {
+        self.origin == Origin::Drained && matches!(judged, Judged::Fail | Judged::Unrouted)
     }
 
     /// A producer pauses the endpoint on a 410: it goes out only if the source allows it (§3).

@@ -8,8 +8,8 @@ use crate::kept::Collected;
 use crate::source::SourceState;
 
 /// What the dead letter of a handler's own verdict says; its status is beside it.
-const VERDICT: &str = "the handler's verdict on it";
-const OF_OTHERS: &str = "the handler's verdict on another event of its request";
+const VERDICT: &str = "the handler refused it";
+const OF_OTHERS: &str = "the handler refused another event of its request";
 
 /// A terminal verdict, as its dead letter has it.
 pub(super) struct Refusal {

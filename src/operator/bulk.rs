@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::letters::{Filter, PageKey};
-use super::{Operator, check_reason};
+use super::letters::{Filter, Page, PageKey};
+use super::{Operator, Waiting, check_reason};
 use crate::error::{OperatorError, OperatorErrorKind};
 use crate::store::{Backend, Reason};
 
@@ -90,6 +90,27 @@ pub(crate) const REPLAYED: [Reason; 4] = [
 enum Verb {
     Replay,
     Discard,
+    TryNow,
+}
+
+/// Which events, all of them.
+#[derive(Clone, Copy)]
+enum Among<'a> {
+    Stored(&'a Filter),
+    Waiting(&'a Waiting),
+}
+
+impl Among<'_> {
+    async fn page<DB: Backend>(
+        self,
+        operator: &Operator<DB>,
+        after: Option<&PageKey>,
+    ) -> Result<Page, OperatorError> {
+        match self {
+            Self::Stored(filter) => operator.dead_letters(filter, after, PAGE).await,
+            Self::Waiting(which) => operator.waiting(which, after, PAGE).await,
+        }
+    }
 }
 
 impl<DB: Backend> Operator<DB> {
@@ -105,9 +126,13 @@ impl<DB: Backend> Operator<DB> {
         options: BulkOptions,
     ) -> Result<BulkReport, OperatorError> {
         let filter = filter.clone().or_reasons(&REPLAYED);
-        self.all(Verb::Replay, &filter, reason, options, &mut |_| {
-            ControlFlow::Continue(())
-        })
+        self.all(
+            Verb::Replay,
+            Among::Stored(&filter),
+            reason,
+            options,
+            &mut |_| ControlFlow::Continue(()),
+        )
         .await
     }
 
@@ -123,8 +148,14 @@ impl<DB: Backend> Operator<DB> {
         mut told: impl FnMut(&BulkReport) -> ControlFlow<()> + Send,
     ) -> Result<BulkReport, OperatorError> {
         let filter = filter.clone().or_reasons(&REPLAYED);
-        self.all(Verb::Replay, &filter, reason, options, &mut told)
-            .await
+        self.all(
+            Verb::Replay,
+            Among::Stored(&filter),
+            reason,
+            options,
+            &mut told,
+        )
+        .await
     }
 
     /// Discards every dead letter that matches: [`Operator::discard`] for each.
@@ -137,9 +168,13 @@ impl<DB: Backend> Operator<DB> {
         reason: &str,
         options: BulkOptions,
     ) -> Result<BulkReport, OperatorError> {
-        self.all(Verb::Discard, filter, reason, options, &mut |_| {
-            ControlFlow::Continue(())
-        })
+        self.all(
+            Verb::Discard,
+            Among::Stored(filter),
+            reason,
+            options,
+            &mut |_| ControlFlow::Continue(()),
+        )
         .await
     }
 
@@ -154,14 +189,57 @@ impl<DB: Backend> Operator<DB> {
         options: BulkOptions,
         mut told: impl FnMut(&BulkReport) -> ControlFlow<()> + Send,
     ) -> Result<BulkReport, OperatorError> {
-        self.all(Verb::Discard, filter, reason, options, &mut told)
+        self.all(
+            Verb::Discard,
+            Among::Stored(filter),
+            reason,
+            options,
+            &mut told,
+        )
+        .await
+    }
+
+    /// Has every parked event that matches tried as soon as its turn is there, where it waits for the time of its next attempt:
+    /// [`Operator::try_now`] for each.
+    ///
+    /// # Errors
+    /// For a reason that cannot be used. What happens on the way is in the report.
+    pub async fn try_now_where(
+        &self,
+        which: &Waiting,
+        reason: &str,
+        options: BulkOptions,
+    ) -> Result<BulkReport, OperatorError> {
+        self.try_now_where_telling(which, reason, options, |_| ControlFlow::Continue(()))
             .await
+    }
+
+    /// [`Operator::try_now_where`], telling `told` how far it is after each event. It may end it there: what was done stays done.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn try_now_where_telling(
+        &self,
+        which: &Waiting,
+        reason: &str,
+        options: BulkOptions,
+        mut told: impl FnMut(&BulkReport) -> ControlFlow<()> + Send,
+    ) -> Result<BulkReport, OperatorError> {
+        let which = which.clone().tried_later();
+        self.all(
+            Verb::TryNow,
+            Among::Waiting(&which),
+            reason,
+            options,
+            &mut told,
+        )
+        .await
     }
 
     async fn all(
         &self,
         verb: Verb,
-        filter: &Filter,
+        among: Among<'_>,
         reason: &str,
         options: BulkOptions,
         told: &mut (dyn FnMut(&BulkReport) -> ControlFlow<()> + Send),
@@ -171,7 +249,7 @@ impl<DB: Backend> Operator<DB> {
         let (mut after, mut faults) = (None, 0);
         let mut next = Instant::now();
         loop {
-            let page = match self.dead_letters(filter, after.as_ref(), PAGE).await {
+            let page = match among.page(self, after.as_ref()).await {
                 Ok(page) => page,
                 Err(error) => {
                     report.stopped = Some(error);
@@ -190,6 +268,7 @@ impl<DB: Backend> Operator<DB> {
                         let done = match verb {
                             Verb::Replay => self.replay(source, event_id, reason).await,
                             Verb::Discard => self.discard(source, event_id, reason).await,
+                            Verb::TryNow => self.try_now(source, event_id, reason).await,
                         };
                         faults = match &done {
                             Err(error) if is_everybodys(error) => faults + 1,

@@ -2,7 +2,7 @@
 
 use super::{Operator, check_reason};
 use crate::clock::Timestamp;
-use crate::dispatch::{Erase, SetGone, own};
+use crate::dispatch::{Erase, SetGone};
 use crate::error::{OperatorError, OperatorErrorKind};
 use crate::store::{Backend, ErasureFilter};
 
@@ -66,7 +66,7 @@ impl<DB: Backend> Operator<DB> {
             actor: &self.actor,
             reason,
         };
-        let erased = own(&self.shared, &erase).await;
+        let erased = self.decide(&erase).await;
         // Whatever came of it: what was erased may be remembered.
         self.shared.recent.clear();
         Ok(erased?)
@@ -100,8 +100,10 @@ impl<DB: Backend> Operator<DB> {
             actor: &self.actor,
             reason,
         };
-        own(&self.shared, &set).await?;
-        self.shared.tenants.set_gone(&state, gone);
+        self.decide(&set).await?;
+        if !self.rehearses {
+            self.shared.tenants.set_gone(&state, gone);
+        }
         Ok(())
     }
 }

@@ -9,7 +9,9 @@ use super::{MOST, Operator, Rows, StreamInfo, info};
 use crate::clock::Timestamp;
 use crate::error::OperatorError;
 use crate::request;
-use crate::store::{AT_ONCE, Backend, Key, LetterFilter, LetterRow, Place, Reason, State, Stream};
+use crate::store::{
+    AT_ONCE, Backend, FoundLetter, Key, LetterFilter, LetterRow, Place, Reason, State, Stream,
+};
 
 /// Stored events around one, on either side of it.
 const NEIGHBOURS: i64 = 10;
@@ -56,7 +58,8 @@ impl Filter {
         self
     }
 
-    /// Parked ones: instead of dead letters, or beside those of the reasons that are asked for.
+    /// Parked ones: instead of dead letters, or beside those of the reasons that are asked for. They are no dead letters
+    /// ([`Operator::waiting`] lists them), but [`Operator::discard_where`] discards them as those.
     pub fn parked(mut self) -> Self {
         self.reasons.push(None);
         self
@@ -275,6 +278,31 @@ pub struct Neighbour {
     pub reason: Option<Reason>,
 }
 
+/// What was found, of which there were to be so many.
+pub(super) fn page(found: Vec<FoundLetter>, limit: usize) -> Page {
+    let full = found.len() == limit;
+    let mut last = None;
+    let letters = found.into_iter().map(|(key, row)| {
+        let key = key.map(|(source, event_id)| PageKey { source, event_id });
+        if let Ok(key) = &key {
+            last = Some(key.clone());
+        }
+        let unreadable = |key: Option<PageKey>, error: sqlx::Error| Unreadable {
+            key,
+            why: error.to_string(),
+        };
+        match (key, row) {
+            (Ok(key), Ok(row)) => Ok(Letter::new(key, row)),
+            (key, Err(error)) => Err(unreadable(key.ok(), error)),
+            (Err(error), Ok(_)) => Err(unreadable(None, error)),
+        }
+    });
+    Page {
+        letters: letters.collect(),
+        next: last.filter(|_| full),
+    }
+}
+
 impl<DB: Backend> Operator<DB> {
     /// Stored events that match, up to `limit` (at most 1,000) after `after`, by source and event id.
     ///
@@ -305,27 +333,7 @@ impl<DB: Backend> Operator<DB> {
                 .await
             })
             .await?;
-        let full = found.len() == limit;
-        let mut last = None;
-        let letters = found.into_iter().map(|(key, row)| {
-            let key = key.map(|(source, event_id)| PageKey { source, event_id });
-            if let Ok(key) = &key {
-                last = Some(key.clone());
-            }
-            let unreadable = |key: Option<PageKey>, error: sqlx::Error| Unreadable {
-                key,
-                why: error.to_string(),
-            };
-            match (key, row) {
-                (Ok(key), Ok(row)) => Ok(Letter::new(key, row)),
-                (key, Err(error)) => Err(unreadable(key.ok(), error)),
-                (Err(error), Ok(_)) => Err(unreadable(None, error)),
-            }
-        });
-        Ok(Page {
-            letters: letters.collect(),
-            next: last.filter(|_| full),
-        })
+        Ok(page(found, limit))
     }
 
     /// All that is known of one event, in whatever state it is. Nothing if it never came, or was forgotten.

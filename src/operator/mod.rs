@@ -24,11 +24,13 @@
 
 mod audit;
 mod bulk;
+mod foresee;
 mod keeping;
 mod letters;
 mod outside;
 mod stream;
 mod streams;
+mod waiting;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -36,7 +38,7 @@ use std::sync::Arc;
 
 use tokio::time::{Duration, Instant, timeout_at};
 
-use crate::dispatch::{Change, Discard, Never, Replay, Reset, TryNow, own};
+use crate::dispatch::{Change, Discard, Never, Own, Rehearsed, Replay, Reset, Stop, TryNow, own};
 use crate::error::OperatorError;
 use crate::inbox::Inbox;
 use crate::order::hints;
@@ -48,12 +50,14 @@ pub use audit::{AuditEntry, AuditFilter, AuditPage};
 #[cfg(feature = "console")]
 pub(crate) use bulk::REPLAYED;
 pub use bulk::{BulkOptions, BulkReport, Refusal};
+pub use foresee::{AfterDiscard, Ahead};
 pub use keeping::{Erased, Erasure};
 pub use letters::{Filter, Letter, Neighbour, Page, PageKey, Story, Unreadable};
 pub use outside::{Clocks, Incident, ListState, WorkerBeat};
 use stream::info;
 pub use stream::{Moved, Seen, StreamInfo};
 pub use streams::{Head, StreamEvent, StreamKey, StreamPage, StreamView, WaitingStream};
+pub use waiting::Waiting;
 
 pub use crate::store::{Range, RangeKind, Reason, State};
 
@@ -79,6 +83,7 @@ impl Rows for usize {
 pub struct Operator<DB: Backend> {
     shared: Arc<Shared<DB>>,
     actor: Arc<str>,
+    rehearses: bool,
 }
 
 impl<DB: Backend> Clone for Operator<DB> {
@@ -86,6 +91,7 @@ impl<DB: Backend> Clone for Operator<DB> {
         Self {
             shared: Arc::clone(&self.shared),
             actor: Arc::clone(&self.actor),
+            rehearses: self.rehearses,
         }
     }
 }
@@ -94,6 +100,7 @@ impl<DB: Backend> fmt::Debug for Operator<DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Operator")
             .field("actor", &self.actor)
+            .field("rehearses", &self.rehearses)
             .finish_non_exhaustive()
     }
 }
@@ -112,11 +119,43 @@ impl<DB: Backend> Inbox<DB> {
         Ok(Operator {
             shared: Arc::clone(&self.shared),
             actor: actor.into(),
+            rehearses: false,
         })
     }
 }
 
 impl<DB: Backend> Operator<DB> {
+    /// One whose decisions are carried out and taken back: each comes to what it would come to now, or is refused as it would
+    /// be, and nothing of it stays, in the audit table neither. For a dry run.
+    ///
+    /// It takes the locks that the decision takes, for as long as that needs. [`Operator::body`] is no decision: what is read
+    /// stays read, and in the audit table.
+    ///
+    /// ```no_run
+    /// # async fn example(ada: tower_inbox::Operator<sqlx::Sqlite>) -> Result<(), tower_inbox::OperatorError> {
+    /// match ada.rehearsal().discard("crm", "evt_1", "a dry run").await {
+    ///     Ok(true) => println!("it would be discarded"),
+    ///     Ok(false) => println!("it is discarded already"),
+    ///     Err(refused) => println!("it would be refused: {refused}"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn rehearsal(&self) -> Self {
+        Self {
+            rehearses: true,
+            ..self.clone()
+        }
+    }
+
+    /// Carries a decision out, unless it is only rehearsed.
+    async fn decide<W: Own<DB>>(&self, work: &W) -> Result<W::Done, Stop> {
+        match self.rehearses {
+            true => own(&self.shared, &Rehearsed(work)).await,
+            false => own(&self.shared, work).await,
+        }
+    }
+
     /// Puts a dead letter (gap, handler, rejected, crash) back into its turn, with no attempts counted: the worker applies
     /// it when its turn is there, never before. False if it waits already, or is applied.
     ///
@@ -165,7 +204,7 @@ impl<DB: Backend> Operator<DB> {
             actor: &self.actor,
             reason,
         };
-        let change = own(&self.shared, &replay).await??;
+        let change = self.decide(&replay).await??;
         if change.changed && change.stream.is_none() {
             self.tell_of_event(source, event_id);
         }
@@ -192,7 +231,7 @@ impl<DB: Backend> Operator<DB> {
             actor: &self.actor,
             reason,
         };
-        let change = own(&self.shared, &try_now).await??;
+        let change = self.decide(&try_now).await??;
         if change.changed {
             // Of one that is replayed out of its order there is more than its stream to tell of.
             self.tell_of_event(source, event_id);
@@ -220,7 +259,7 @@ impl<DB: Backend> Operator<DB> {
             actor: &self.actor,
             reason,
         };
-        let change = own(&self.shared, &discard).await??;
+        let change = self.decide(&discard).await??;
         self.wake(source, &change);
         Ok(change.changed)
     }
@@ -307,7 +346,7 @@ impl<DB: Backend> Operator<DB> {
             actor: &self.actor,
             reason,
         };
-        let change = own(&self.shared, &never).await??;
+        let change = self.decide(&never).await??;
         self.moved(source, &change, seen)
     }
 
@@ -346,8 +385,8 @@ impl<DB: Backend> Operator<DB> {
             actor: &self.actor,
             reason,
         };
-        let change = own(&self.shared, &reset).await??;
-        if let Some(cursor) = change.cursor {
+        let change = self.decide(&reset).await??;
+        if let Some(cursor) = change.cursor.filter(|_| !self.rehearses) {
             self.shared.generations.learn(stream, cursor.generation);
         }
         self.moved(source, &change, seen)
@@ -394,6 +433,9 @@ impl<DB: Backend> Operator<DB> {
 
     /// Here, and in other processes.
     fn tell(&self, work: Work) {
+        if self.rehearses {
+            return;
+        }
         worker::wake(&self.shared, work.clone());
         hints::tell(&self.shared, work);
     }

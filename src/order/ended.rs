@@ -21,6 +21,9 @@ const LONGEST_JITTERED: Duration = Duration::from_secs(300);
 /// A handler's Retry-After is honoured up to this.
 const LONGEST_WAIT: Duration = Duration::from_secs(3_600);
 
+/// What is kept of a failing answer; its status is beside it, and its own words behind this, where the source keeps them.
+const FAILED: &str = "the handler failed it";
+
 /// The attempt said nothing about the event: it does not count.
 pub(super) async fn hand_back<DB: Backend>(job: &Job<'_, DB>, key: Key<'_>) {
     let shared = job.shared;
@@ -96,6 +99,7 @@ pub(super) async fn unreadable<DB: Backend>(
     let failure = Failure {
         status: None,
         error,
+        said: error,
         at_least: Duration::ZERO,
     };
     fail(shared, source, head, key, lease, &failure).await
@@ -133,14 +137,16 @@ pub(super) async fn judge<DB: Backend>(
                 Reply::Handler(_, response) => Failure {
                     status: Some(response.status()),
                     error: {
-                        words = dispatch::words(source, "the handler's answer", response);
+                        words = dispatch::words(source, FAILED, response);
                         &words
                     },
+                    said: FAILED,
                     at_least: retry_after(response),
                 },
                 Reply::Inbox(answer) => Failure {
                     status: Some(answer.status),
                     error: answer.reason(),
+                    said: answer.reason(),
                     at_least: Duration::ZERO,
                 },
             };
@@ -161,6 +167,8 @@ fn retry_after(response: &Response<()>) -> Duration {
 struct Failure<'a> {
     status: Option<http::StatusCode>,
     error: &'a str,
+    /// For the log: nothing of the answer's body.
+    said: &'a str,
     /// What the handler wants to be waited for.
     at_least: Duration,
 }
@@ -177,6 +185,7 @@ async fn fail<DB: Backend>(
     let Failure {
         status,
         error,
+        said,
         at_least,
     } = *failure;
     let failed = u32::try_from(head.attempts)
@@ -208,6 +217,7 @@ async fn fail<DB: Backend>(
             attempt = failed,
             status = status_code,
             reason = "handler",
+            error = said,
             "a parked event was not applied, for the last time: it becomes a dead letter"
         );
     } else {
@@ -217,6 +227,8 @@ async fn fail<DB: Backend>(
             event_id,
             attempt = failed,
             status = status_code,
+            error = said,
+            next_attempt = %attempt.not_before,
             "a parked event was not applied: it is tried again"
         );
     }

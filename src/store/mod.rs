@@ -848,6 +848,30 @@ pub trait Backend: Database + sealed::Sealed {
         after: Key<'_>,
         limit: i64,
     ) -> impl Future<Output = Result<Vec<FoundLetter>>> + Send;
+    /// Parked events after `after` in (source, event id) order.
+    #[doc(hidden)]
+    fn waiting(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        filter: &WaitingFilter<'_>,
+        after: Key<'_>,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<FoundLetter>>> + Send;
+    /// Parked events that have no place in a stream, counted up to `limit`.
+    #[doc(hidden)]
+    fn count_apart(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: Option<&str>,
+        limit: i64,
+    ) -> impl Future<Output = Result<i64>> + Send;
+    /// Whether anything is there that is a source's of this name.
+    #[doc(hidden)]
+    fn source_is_known(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        source: &str,
+    ) -> impl Future<Output = Result<bool>> + Send;
     /// One event, applied or not, with its request if that is kept.
     #[doc(hidden)]
     fn story(

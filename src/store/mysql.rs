@@ -149,6 +149,8 @@ impl Backend for MySql {
             after: After("({t}source > ? OR ({t}source = ? AND {t}{key} > ?))"),
             now: "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
             for_update: " FOR UPDATE",
+            // With 100,000 parked events 30 ms, and 1.4 s by the primary key.
+            by_stream: " FORCE INDEX ({p}pending_stream)",
             // `DELETE … IN (subquery)` walks through every row of the source here and locks each: it would wait for
             // deliveries in flight, and they for it. A join that begins with the batch finds its rows by their key; the
             // ones that the batch looks at are locked too, so those in flight are stepped over.

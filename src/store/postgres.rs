@@ -196,6 +196,7 @@ impl Backend for Postgres {
             after: After::PLAIN,
             now: "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::BIGINT",
             for_update: " FOR UPDATE",
+            by_stream: "",
             delete_batch: DeleteBatch::PLAIN,
             update_claimed: UpdateClaimed {
                 skip_locked: " FOR UPDATE SKIP LOCKED",

@@ -22,6 +22,8 @@ pub(crate) struct Dialect {
     pub(crate) now: &'static str,
     /// Locks the rows of a SELECT. Empty where a transaction holds the whole database.
     pub(crate) for_update: &'static str,
+    /// Has the index by stream used where nothing but its columns decides about most rows, and a planner does not see that.
+    pub(crate) by_stream: &'static str,
     /// What comes after a source (twice) and a key of it, so that an index is read from there on.
     pub(crate) after: After,
     /// How a batch of rows that a subquery finds is deleted.
@@ -510,6 +512,27 @@ statements! {
             AND e.decided_at >= ? AND e.decided_at <= ?
             AND COALESCE(p.reason, 0) IN (?, ?, ?, ?, ?, ?, ?, ?)
         ORDER BY p.source, p.event_id LIMIT ?";
+    // What is parked, a page of it: found among what is stored alone, and only then read with its event. The flag: whether it
+    // has a place in a stream or not.
+    waiting = "SELECT p.source, p.event_id, {letter}
+        FROM (SELECT source, event_id FROM {p}pending
+            WHERE {after_event} AND source <= ?
+                AND reason IS NULL AND not_before > ? AND (? = 1 OR sequence IS NULL)
+            ORDER BY source, event_id LIMIT ?) AS page
+        JOIN {p}pending p ON p.source = page.source AND p.event_id = page.event_id
+        JOIN {p}event e ON e.source = page.source AND e.event_id = page.event_id
+        ORDER BY p.source, p.event_id";
+    // By the index by stream: the rows have the requests, and are read of what is in no stream alone.
+    count_apart = "SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}pending{by_stream}
+        WHERE source >= ? AND source <= ? AND reason IS NULL AND sequence IS NULL LIMIT ?) AS apart";
+    // Each by the beginning of a key.
+    source_is_known = "SELECT
+        (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}event WHERE source = ? LIMIT 1) AS events) +
+        (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}cursor WHERE source = ? LIMIT 1) AS cursors) +
+        (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}stats WHERE source = ? LIMIT 1) AS counts) +
+        (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}secret_use WHERE source = ? LIMIT 1) AS uses) +
+        (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}reconcile WHERE source = ? LIMIT 1) AS lists) +
+        (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {p}audit WHERE source = ? LIMIT 1) AS decisions)";
     story = "SELECT e.source, e.event_id, {letter}, p.method, p.uri, p.headers, p.body
         FROM {p}event e
         LEFT JOIN {p}pending p ON p.source = e.source AND p.event_id = e.event_id
@@ -761,6 +784,7 @@ fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
         .replace("{add_buckets}", &of_buckets("{b} = {b} + ?"))
         .replace("{bucket_values}", &of_buckets("?"))
         .replace("{sum_buckets}", &of_buckets("CAST(SUM({b}) AS {bigint})"))
+        .replace("{by_stream}", dialect.by_stream)
         .replace("{p}", prefix)
         .replace("{on_conflict}", dialect.on_conflict)
         .replace(
@@ -802,6 +826,7 @@ mod tests {
             after: After::PLAIN,
             now: "1",
             for_update: "",
+            by_stream: "",
             delete_batch: DeleteBatch::PLAIN,
             update_claimed: UpdateClaimed::PLAIN,
         };
@@ -837,6 +862,7 @@ mod tests {
             after: After::PLAIN,
             now: "1",
             for_update: "",
+            by_stream: "",
             delete_batch: DeleteBatch::PLAIN,
             update_claimed: UpdateClaimed::PLAIN,
         };

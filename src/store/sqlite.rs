@@ -163,6 +163,7 @@ impl Backend for Sqlite {
             after: After::PLAIN,
             now: "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)",
             for_update: "",
+            by_stream: "",
             delete_batch: DeleteBatch::PLAIN,
             update_claimed: UpdateClaimed::PLAIN,
         };

@@ -581,6 +581,16 @@ pub struct LetterFilter<'a> {
     pub reasons: [i64; 8],
 }
 
+/// Which parked events; no source: any.
+#[doc(hidden)]
+pub struct WaitingFilter<'a> {
+    pub source: Option<&'a str>,
+    /// Those that are tried again after this.
+    pub not_until: Timestamp,
+    /// Those alone that have no place in a stream.
+    pub apart: bool,
+}
+
 /// A row's key and what it says; each may be unreadable by itself.
 #[doc(hidden)]
 pub(crate) type FoundLetter = (

@@ -5,6 +5,7 @@
 )]
 
 mod cursors;
+mod dry_runs;
 mod hostile;
 mod letters;
 mod looking;
@@ -15,4 +16,5 @@ mod sending;
 #[path = "../support/mod.rs"]
 mod support;
 mod tables;
+mod waiting;
 mod world;

@@ -65,6 +65,18 @@ fn check_finds_out_what_is_there(kind: Kind) {
     wait_until("a receiver gives a sign of life", || {
         world.db.rows("alive") > 0
     });
+    // Its first sign comes later than the first event that it applies.
+    world.stop();
+    world.db.execute("DELETE FROM tower_inbox_alive");
+    let early = world.run(&["check"]).stdout;
+    assert!(
+        early.contains("none has given a sign of life yet"),
+        "{early}"
+    );
+    world.start();
+    wait_until("a receiver gives a sign of life", || {
+        world.db.rows("alive") > 0
+    });
     let found = world.json(0, &["check"]);
     assert_eq!(found["ok"], true, "{found}");
     let about: Vec<_> = found["findings"]

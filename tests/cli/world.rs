@@ -10,6 +10,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use bytes::Bytes;
 use http::{Request, StatusCode};
@@ -19,7 +20,7 @@ use tokio::runtime::Runtime;
 use tower::ServiceExt as _;
 use tower_inbox::clock::Timestamp;
 use tower_inbox::verify::{Secret, Signer};
-use tower_inbox::{Backend, Delivery, Inbox, Preset, Source};
+use tower_inbox::{Backend, Delivery, Inbox, Park, Preset, Source};
 
 use crate::support::Directory;
 use crate::support::database::{Database, Kind};
@@ -259,6 +260,12 @@ pub(crate) fn refused(mut event: Value) -> Value {
     event
 }
 
+/// The same, which the handler puts off for an hour until it is mended.
+pub(crate) fn put_off(mut event: Value) -> Value {
+    event["data"] = json!({"not_yet": true});
+    event
+}
+
 fn signed(event: &Value) -> Request<Body> {
     let body = event.to_string();
     let secret = Secret::text(SECRET).expect("not empty");
@@ -302,14 +309,19 @@ async fn start<DB: Backend>(
     Receiver { app, stop }
 }
 
-async fn on_event(State(handled): State<Arc<Handled>>, event: Delivery, body: Bytes) -> StatusCode {
+async fn on_event(State(handled): State<Arc<Handled>>, event: Delivery, body: Bytes) -> Response {
     let body: Value = serde_json::from_slice(&body).expect("JSON");
     let asked = body["data"]["status"].as_u64();
     if let Some(status) = asked.filter(|_| !handled.mended.load(Ordering::Relaxed)) {
         let status = u16::try_from(status).expect("a status");
-        return StatusCode::from_u16(status).expect("a status");
+        return StatusCode::from_u16(status)
+            .expect("a status")
+            .into_response();
+    }
+    if body["data"]["not_yet"] == true && !handled.mended.load(Ordering::Relaxed) {
+        return Park::after(Duration::from_secs(3_600)).into_response();
     }
     let mut applied = handled.applied.lock().expect("no panic");
     applied.push(event.event_id().to_owned());
-    StatusCode::NO_CONTENT
+    StatusCode::NO_CONTENT.into_response()
 }

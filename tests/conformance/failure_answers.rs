@@ -90,15 +90,11 @@ async fn the_words_of_a_refusal_are_kept_beside_its_dead_letter_and_go_out_whole
     assert_eq!(reply.body, WHY);
     let (state, attempts, words) = told(&world, "refused").await;
     assert_eq!((state, attempts), (State::Dead, 1));
-    let kept =
-        "the handler's verdict on it: no account \u{201c}7\u{201d}\\n\\u{0}, and more\u{2026}";
+    let kept = "the handler refused it: no account \u{201c}7\u{201d}\\n\\u{0}, and more\u{2026}";
     assert_eq!(words, kept);
     for (id, kept) in [
-        (
-            "bytes",
-            "the handler's verdict on it: 3 bytes that are no text",
-        ),
-        ("silent", "the handler's verdict on it"),
+        ("bytes", "the handler refused it: 3 bytes that are no text"),
+        ("silent", "the handler refused it"),
     ] {
         world.send(&Event::new(id)).await.is(422, "rejected");
         assert_eq!(told(&world, id).await.2, kept);
@@ -133,7 +129,7 @@ async fn the_words_of_each_failed_attempt_are_kept_beside_what_waits<D: TestDb>(
         .await
         .is_parked(1);
     world.send(&numbered("acct", 1)).await.is_applied();
-    let said = |run: u32| format!("the handler's answer: run {run} found nobody there");
+    let said = |run: u32| format!("the handler failed it: run {run} found nobody there");
     // Counted when it begins, told when it has failed.
     eventually("it has failed once", async || {
         told(&world, "failing").await == (State::Parked, 1, said(1))
@@ -188,11 +184,8 @@ async fn of_a_request_with_several_events_the_one_that_was_refused_has_the_words
         .await
         .is(422, "rejected");
     for (id, wanted) in [
-        (
-            "good",
-            "the handler's verdict on another event of its request",
-        ),
-        ("refused", "the handler's verdict on it: no account\u{2026}"),
+        ("good", "the handler refused another event of its request"),
+        ("refused", "the handler refused it: no account\u{2026}"),
     ] {
         let (state, _, words) = told(&world, id).await;
         assert_eq!((state, &*words), (State::Dead, wanted), "{id}");

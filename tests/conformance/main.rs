@@ -98,6 +98,7 @@ mod progress;
 mod reconcile;
 #[cfg(feature = "failpoints")]
 mod reconcile_races;
+mod rehearsal;
 mod restore;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod round_trips;
@@ -123,6 +124,7 @@ mod tenants;
 mod try_now;
 mod verdicts;
 mod views;
+mod waiting;
 mod wake;
 #[cfg(feature = "failpoints")]
 mod walk;

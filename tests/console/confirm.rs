@@ -58,7 +58,7 @@ async fn a_skip_says_what_is_set_aside_and_what_becomes_due() {
     let page = ask(&mut ada, "/stream/skip", &[("first", "2"), ("last", "4")]).await;
     page.is(StatusCode::OK)
         .says("<b id=\"sequences\">3 sequences</b>")
-        .says("One event is stored among them")
+        .says("One event is stored there")
         .says("evt_acct_1_3")
         .says("2</b> events, sequence <b>5</b> to <b>6</b>, are due at once")
         .says("cannot be undone")
@@ -113,7 +113,7 @@ async fn a_fast_forward_and_a_reset_say_what_becomes_of_what_is_stored() {
     world.stream("acct_1", (1..2).chain(4..=30)).await;
     let mut ada = world.ada().await;
     let page = ask(&mut ada, "/stream/fast-forward", &[("to", "29")]).await;
-    page.says("<b id=\"stored\">25</b> events are stored among them")
+    page.says("<b id=\"stored\">25</b> events are stored there")
         .says("25 of them parked")
         .says("and 5 more")
         .says("2</b> events, sequence <b>29</b> to <b>30</b>");

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use http::{HeaderMap, Method, Request, StatusCode, header};
 use sqlx::Sqlite;
@@ -15,7 +16,7 @@ use tower::ServiceExt as _;
 use tower_inbox::clock::{Clock, SystemClock};
 use tower_inbox::console::{Access, Console};
 use tower_inbox::testkit::{self, Event, Kit, TestDatabase};
-use tower_inbox::{Inbox, Preset, Source, Tx};
+use tower_inbox::{Inbox, Park, Preset, Source, Tx};
 
 pub(crate) const TOKEN: &str = "a token of the tests, long enough";
 pub(crate) const SOURCE: &str = "crm";
@@ -107,6 +108,13 @@ impl World {
         assert!([202, 204, 422].contains(&story.reply().status), "{story}");
     }
 
+    /// In no stream, and put off by their handler for an hour: what is called `put_off`.
+    pub(crate) async fn put_off(&self, numbers: std::ops::Range<u32>) {
+        for number in numbers {
+            self.send(testkit::event(format!("put_off_{number}"))).await;
+        }
+    }
+
     /// Sequences of one stream: `evt_<stream>_<sequence>`.
     pub(crate) async fn stream(&self, stream: &str, sequences: impl IntoIterator<Item = i64>) {
         for sequence in sequences {
@@ -158,11 +166,18 @@ async fn apply(
     mut tx: Tx<Sqlite>,
     event: tower_inbox::Delivery,
     mended: Arc<AtomicBool>,
-) -> StatusCode {
+) -> Response {
     let is_mended = mended.load(Ordering::Relaxed);
     match event.event_id() {
-        id if id.contains("bad") && !is_mended => return StatusCode::UNPROCESSABLE_ENTITY,
-        id if id.contains("later") && !is_mended => return StatusCode::SERVICE_UNAVAILABLE,
+        id if id.contains("bad") && !is_mended => {
+            return StatusCode::UNPROCESSABLE_ENTITY.into_response();
+        }
+        id if id.contains("later") && !is_mended => {
+            return StatusCode::SERVICE_UNAVAILABLE.into_response();
+        }
+        id if id.contains("put_off") && !is_mended => {
+            return Park::after(Duration::from_secs(3_600)).into_response();
+        }
         _ => {}
     }
     let inserted = sqlx::query("INSERT INTO effects (event_id) VALUES (?)")
@@ -170,8 +185,8 @@ async fn apply(
         .execute(&mut *tx)
         .await;
     match inserted {
-        Ok(_) => StatusCode::NO_CONTENT,
-        Err(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        Ok(_) => StatusCode::NO_CONTENT.into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
 

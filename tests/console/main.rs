@@ -14,4 +14,5 @@ mod misled;
 mod others;
 mod pages;
 mod routes;
+mod waiting;
 mod webdriver;

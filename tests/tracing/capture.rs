@@ -75,6 +75,10 @@ impl Line {
         self.fields.get("message").map_or("", String::as_str)
     }
 
+    pub(crate) fn get(&self, field: &str) -> Option<&str> {
+        self.fields.get(field).map(String::as_str)
+    }
+
     pub(crate) fn is_ours(&self) -> bool {
         self.target.starts_with("tower_inbox")
     }

@@ -259,6 +259,36 @@ async fn a_reconciled_event_has_a_span_of_its_own() {
         .has("inbox.outcome", "applied");
 }
 
+/// (traces): whoever is on call reads one line for an attempt of the worker's that failed, with when the next one is.
+#[tokio::test]
+async fn an_attempt_that_failed_is_one_line_with_its_number_and_the_next_one() {
+    let capture = Capture::start();
+    let fails = |delivery: &Delivery| match delivery.sequence() {
+        Some(2) => 503,
+        _ => 204,
+    };
+    let backoff = [Duration::from_millis(50), Duration::from_secs(3_600)];
+    let world = World::answering(|source| source.backoff(backoff), fails).await;
+    assert_eq!(world.send(&numbered("acct", 2)).await.status(), 202);
+    assert_eq!(world.send(&numbered("acct", 1)).await.status(), 204);
+    let warned = || {
+        let lines = capture.lines().into_iter();
+        lines.filter(|line| line.level == Level::WARN && line.is_ours())
+    };
+    eventually("it was tried twice", || warned().count() >= 2).await;
+    world.inbox.shutdown().await;
+    let attempts: Vec<_> = warned()
+        .map(|line| {
+            assert!(line.message().contains("it is tried again"), "{line:?}");
+            assert_eq!(line.get("status"), Some("503"), "{line:?}");
+            let next = line.get("next_attempt").expect("when the next one is");
+            assert!(next.ends_with('Z'), "{line:?}");
+            line.get("attempt").expect("which one").to_owned()
+        })
+        .collect();
+    assert_eq!(attempts, ["1", "2"]);
+}
+
 /// (traces): "levels chosen so that default logs are quiet in health" (issue 9).
 #[tokio::test]
 async fn in_health_nothing_is_logged_for_a_delivery() {

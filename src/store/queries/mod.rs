@@ -13,6 +13,7 @@ pub(crate) mod plain;
 pub(crate) mod reconcile;
 pub(crate) mod statistics;
 pub(crate) mod streams;
+pub(crate) mod waiting;
 pub(crate) mod work;
 
 use sqlx::Row;
@@ -29,6 +30,7 @@ macro_rules! statements_of_backend {
         $crate::store::queries::bursts::statements_of_bursts!();
         $crate::store::queries::reconcile::statements_of_reconcile!();
         $crate::store::queries::outside::statements_of_outside!();
+        $crate::store::queries::waiting::statements_of_waiting!();
         $crate::store::queries::statistics::statements_of_statistics!();
         $crate::store::queries::plain::statements_of_plain!();
     };

@@ -1,6 +1,5 @@
-//! `dead replay` and `dead discard`: one, or all that match as of a look.
+//! `dead replay`, `dead discard` and `events try-now`: one, or all that match as of a look.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,89 +7,60 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sqlx::Pool;
 use tower_inbox::clock::Timestamp;
-use tower_inbox::operator::{BulkOptions, BulkReport, Filter, Letter, Operator, State, Unreadable};
-use tower_inbox::{Backend, Source};
+use tower_inbox::operator::{
+    AfterDiscard, BulkOptions, BulkReport, Filter, Operator, Page, PageKey, Story, Waiting,
+};
+use tower_inbox::{Backend, OperatorError, Source};
 
-use super::dead::{Many, Which, changed};
-use super::letter::{self, Letters};
-use super::{First, Office, count, outlook};
+use super::ahead::{self, REHEARSED};
+use super::dead::{Many, changed};
+use super::found::Found;
+use super::{First, Office, known, letter, outlook};
 use crate::cli::Global;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::show::{Progress, Shown, quoted, safe};
+use crate::show::{Progress, Shown, safe};
 
-/// Letters of one page, and of what a dry run names.
+/// Events of one page.
 const PAGE: usize = 500;
-const NAMED: usize = 20;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verb {
     Replay,
     Discard,
+    TryNow,
 }
 
 impl Verb {
-    fn done(self) -> &'static str {
+    pub(super) fn done(self) -> &'static str {
         match self {
             Self::Replay => "replayed",
             Self::Discard => "discarded",
+            Self::TryNow => "tried now",
         }
     }
 }
 
-/// Replaying or discarding.
+/// Which events.
+pub(super) enum Among {
+    /// Of a source, by its event id.
+    One(String, String),
+    Stored(Filter),
+    /// Of which those are meant that are tried later.
+    Waiting(Waiting),
+}
+
+/// Replaying, discarding, or trying without a wait.
 pub(super) struct Act<'a> {
     pub(super) verb: Verb,
+    pub(super) among: Among,
+    /// The source that was named to choose by.
+    pub(super) source: Option<&'a str>,
     pub(super) out_of_order: bool,
     /// For how long it is waited for that it is applied.
     pub(super) wait: Option<Duration>,
     pub(super) first: First,
-    pub(super) filter: Filter,
-    pub(super) which: &'a Which,
     pub(super) many: &'a Many,
-}
-
-/// What would be dealt with.
-#[derive(Default)]
-struct Found {
-    matched: u64,
-    sources: BTreeSet<String>,
-    /// By reason; parked ones, too.
-    kinds: BTreeMap<String, u64>,
-    /// When the last of them became one.
-    latest: Option<Timestamp>,
-    named: Option<Letters>,
-    json: Vec<Value>,
-}
-
-impl Found {
-    /// How many, of what kind, of whom: not all that can be discarded is dead.
-    fn what(&self) -> String {
-        let dead = !self.kinds.keys().any(|kind| kind == "parked");
-        let number = count(self.matched, if dead { "dead letter" } else { "event" });
-        if self.kinds.is_empty() {
-            return number;
-        }
-        let kinds = self.kinds.iter();
-        let kinds: Vec<_> = kinds.map(|(kind, n)| format!("{n} {kind}")).collect();
-        let sources = match self.sources.first() {
-            Some(only) if self.sources.len() == 1 => quoted(only),
-            _ => count(self.sources.len() as u64, "source"),
-        };
-        format!("{number} of {sources} ({})", kinds.join(", "))
-    }
-
-    /// The first twenty are named.
-    fn name(&mut self, letter: &Result<Letter, Unreadable>, now: Timestamp) {
-        if self.json.len() == NAMED {
-            return;
-        }
-        self.named.get_or_insert_with(Letters::new).add(letter, now);
-        self.json.push(match letter {
-            Ok(letter) => letter::json(letter),
-            Err(unreadable) => letter::unreadable_json(unreadable),
-        });
-    }
 }
 
 impl Act<'_> {
@@ -99,9 +69,27 @@ impl Act<'_> {
         pool: Pool<DB>,
         global: &Global,
     ) -> Result<ExitCode, Failure> {
-        match self.which.one() {
-            Some((source, id)) => self.one(pool, global, source, id).await,
-            None => self.all(pool, global).await,
+        match &self.among {
+            Among::One(source, id) => self.one(pool, global, source, id).await,
+            Among::Stored(_) | Among::Waiting(_) => self.all(pool, global).await,
+        }
+    }
+
+    /// Does it to one event.
+    async fn decide<DB: Backend>(
+        &self,
+        operator: &Operator<DB>,
+        source: &str,
+        id: &str,
+        reason: &str,
+    ) -> Result<bool, OperatorError> {
+        match self.verb {
+            Verb::Replay if self.out_of_order => {
+                operator.replay_out_of_order(source, id, reason).await
+            }
+            Verb::Replay => operator.replay(source, id, reason).await,
+            Verb::Discard => operator.discard(source, id, reason).await,
+            Verb::TryNow => operator.try_now(source, id, reason).await,
         }
     }
 
@@ -117,44 +105,25 @@ impl Act<'_> {
         let operator = &office.operator;
         let story = letter::found(operator.inspect(source, id).await?, source, id)?;
         if dry_run {
-            // What waits can be discarded, too.
-            let matches = match (story.letter.state, self.verb) {
-                (State::Dead, _) => true,
-                (State::Parked | State::Fenced, verb) => verb == Verb::Discard,
-                _ => false,
-            };
-            let mut found = Found {
-                matched: u64::from(matches),
-                ..Found::default()
-            };
-            found.name(&Ok(story.letter), Timestamp::now());
-            self.shown(&found).print(global.json);
-            return Ok(ExitCode::SUCCESS);
+            return self.rehearse(operator, story, global).await;
         }
         let reason = self.many.why.given()?;
-        let done = match self.verb {
-            Verb::Replay if self.out_of_order => {
-                let what = format!(
-                    "event {} of {} is to be applied after events that should have come after it",
-                    safe(id),
-                    safe(source)
-                );
-                self.many.confirmation.ask(&what)?;
-                operator.replay_out_of_order(source, id, reason).await?
-            }
-            Verb::Replay => operator.replay(source, id, reason).await?,
-            Verb::Discard => {
-                let what = format!(
-                    "event {} of {} is never to be applied",
-                    safe(id),
-                    safe(source)
-                );
-                self.many.confirmation.ask(&what)?;
-                operator.discard(source, id, reason).await?
-            }
-        };
+        let (event, of) = (safe(id), safe(source));
+        match self.verb {
+            Verb::Replay if self.out_of_order => self.many.confirmation.ask(&format!(
+                "event {event} of {of} is to be applied after events that should have come after it"
+            ))?,
+            Verb::Discard => self.many.confirmation.ask(&format!(
+                "event {event} of {of} is never to be applied{}",
+                then_of(operator, &story).await?
+            ))?,
+            Verb::Replay | Verb::TryNow => {}
+        }
+        let done = self.decide(operator, source, id, reason).await?;
         let status = match self.verb {
-            Verb::Replay => outlook::tell(&office, source, id, done, self.wait, global).await?,
+            Verb::Replay | Verb::TryNow => {
+                outlook::tell(&office, source, id, done, self.wait, global).await?
+            }
             Verb::Discard => {
                 changed(done, "discarded").print(global.json);
                 ExitCode::SUCCESS
@@ -164,14 +133,49 @@ impl Act<'_> {
         Ok(status)
     }
 
+    /// What would come of it, found out by doing it and taking it back.
+    async fn rehearse<DB: Backend>(
+        &self,
+        operator: &Operator<DB>,
+        story: Story,
+        global: &Global,
+    ) -> Result<ExitCode, Failure> {
+        let (source, id) = (&story.letter.source, &story.letter.event_id);
+        let rehearsal = operator.rehearsal();
+        let rehearsed = self.decide(&rehearsal, source, id, REHEARSED).await;
+        let (done, objection) = ahead::would(rehearsed)?;
+        let changes = done == Some(true);
+        let then = match self.verb {
+            Verb::Discard if changes => then_of(operator, &story).await?,
+            _ => String::new(),
+        };
+        let mut found = Found::new(self.verb);
+        found.name(&Ok(story.letter), Timestamp::now());
+        let shown = found.shown_of_one(changes, objection.as_deref(), &then);
+        shown.print(global.json);
+        Ok(ExitCode::from(u8::from(objection.is_some())))
+    }
+
     async fn all<DB: Backend>(&self, pool: Pool<DB>, global: &Global) -> Result<ExitCode, Failure> {
         let dry_run = self.many.confirmation.dry_run;
         let looking = Office::open(pool.clone(), global).await?;
-        let found = self.find(&looking.operator).await?;
+        let mut found = self.find(&looking.operator).await?;
+        if found.matched == 0 {
+            known::source(&looking.operator, self.source).await?;
+        }
         looking.inbox.shutdown().await;
-        if dry_run || found.matched == 0 {
-            self.shown(&found).print(global.json);
-            return Ok(ExitCode::SUCCESS);
+        // With the sources known, so that a stream of which nothing was ever applied is opened.
+        let sources = found.sources.iter().map(|name| self.first.of(name));
+        let sources: Vec<Source> = sources.collect();
+        if dry_run {
+            let office = Office::to_act(pool, global, true, sources).await?;
+            self.rehearse_named(&office.operator, &mut found).await?;
+            found.shown().print(global.json);
+            return Ok(ExitCode::from(u8::from(!found.refused.is_empty())));
+        }
+        if found.matched == 0 {
+            let none = BulkReport::default();
+            return self.tell(none, &found, false, global);
         }
         let (what, done) = (found.what(), self.verb.done());
         let so = match self.verb {
@@ -179,12 +183,10 @@ impl Act<'_> {
             Verb::Discard => {
                 "none of them is ever applied, their requests are removed, and their sequences skipped"
             }
+            Verb::TryNow => "a receiver tries each as soon as its turn is there",
         };
         let what = format!("{what} to be {done}: {so}");
         self.many.confirmation.ask(&what)?;
-        // With the sources known, so that a stream of which nothing was ever applied is opened.
-        let sources = found.sources.iter().map(|name| self.first.of(name));
-        let sources: Vec<Source> = sources.collect();
         let office = Office::of_actor(pool, global, sources).await?;
         let reason = self.many.why.given()?;
         let options = BulkOptions::default().per_second(self.many.per_second);
@@ -199,23 +201,33 @@ impl Act<'_> {
                 false => ControlFlow::Continue(()),
             }
         };
-        // Not what has become a dead letter since it was asked about.
-        let filter = match found.latest {
-            Some(latest) => self.filter.clone().until(latest),
-            None => self.filter.clone(),
-        };
         let operator = &office.operator;
-        let report = match self.verb {
-            Verb::Replay => {
+        let report = match (&self.among, self.verb) {
+            (Among::Waiting(which), _) => {
                 operator
-                    .replay_where_telling(&filter, reason, options, told)
+                    .try_now_where_telling(which, reason, options, told)
                     .await?
             }
-            Verb::Discard => {
-                operator
-                    .discard_where_telling(&filter, reason, options, told)
-                    .await?
+            (Among::Stored(filter), verb) => {
+                // Not what has become a dead letter since it was asked about.
+                let filter = match found.latest {
+                    Some(latest) => filter.clone().until(latest),
+                    None => filter.clone(),
+                };
+                match verb {
+                    Verb::Discard => {
+                        operator
+                            .discard_where_telling(&filter, reason, options, told)
+                            .await?
+                    }
+                    _ => {
+                        operator
+                            .replay_where_telling(&filter, reason, options, told)
+                            .await?
+                    }
+                }
             }
+            (Among::One(..), _) => BulkReport::default(),
         };
         drop(progress);
         let ended = self.tell(report, &found, interrupt.is_asked(), global);
@@ -225,22 +237,12 @@ impl Act<'_> {
 
     /// Goes through all that match.
     async fn find<DB: Backend>(&self, operator: &Operator<DB>) -> Result<Found, Failure> {
-        let (mut found, now) = (Found::default(), Timestamp::now());
+        let (mut found, now) = (Found::new(self.verb), Timestamp::now());
         let mut after = None;
         loop {
-            let page = operator
-                .dead_letters(&self.filter, after.as_ref(), PAGE)
-                .await?;
+            let page = self.page(operator, after.as_ref()).await?;
             for letter in &page.letters {
-                found.matched += 1;
-                if let Ok(letter) = letter {
-                    found.latest = found.latest.max(Some(letter.decided_at));
-                    *found.kinds.entry(letter::kind(letter)).or_default() += 1;
-                    if !found.sources.contains(&letter.source) {
-                        found.sources.insert(letter.source.clone());
-                    }
-                }
-                found.name(letter, now);
+                found.add(letter, now);
             }
             after = page.next;
             if after.is_none() {
@@ -249,22 +251,39 @@ impl Act<'_> {
         }
     }
 
-    fn shown(&self, found: &Found) -> Shown {
-        let mut text = found
-            .named
-            .as_ref()
-            .map(Letters::render)
-            .unwrap_or_default();
-        let more = found.matched.saturating_sub(found.json.len() as u64);
-        if more > 0 {
-            text.push_str(&format!("and {more} more\n"));
+    async fn page<DB: Backend>(
+        &self,
+        operator: &Operator<DB>,
+        after: Option<&PageKey>,
+    ) -> Result<Page, OperatorError> {
+        match &self.among {
+            Among::Waiting(which) => {
+                let which = which.clone().tried_later();
+                operator.waiting(&which, after, PAGE).await
+            }
+            Among::Stored(filter) => operator.dead_letters(filter, after, PAGE).await,
+            Among::One(source, id) => {
+                let filter = Filter::new().source(source);
+                let before = PageKey::new(source, id);
+                operator.dead_letters(&filter, Some(&before), PAGE).await
+            }
         }
-        let (what, done) = (found.what(), self.verb.done());
-        text.push_str(&format!("{what} would be {done}\n"));
-        Shown {
-            json: json!({"dry_run": true, "matched": found.matched, "letters": found.json}),
-            text,
+    }
+
+    /// Whether those that are named would be refused.
+    async fn rehearse_named<DB: Backend>(
+        &self,
+        operator: &Operator<DB>,
+        found: &mut Found,
+    ) -> Result<(), Failure> {
+        let rehearsal = operator.rehearsal();
+        for (source, id) in &found.named {
+            let rehearsed = self.decide(&rehearsal, source, id, REHEARSED).await;
+            if let (_, Some(why)) = ahead::would(rehearsed)? {
+                found.refused.push((id.clone(), why));
+            }
         }
+        Ok(())
     }
 
     fn tell(
@@ -297,7 +316,10 @@ impl Act<'_> {
         });
         let done = self.verb.done();
         let all = found.matched.max(report.matched);
-        let mut text = format!("{done} {} of {all}\n", report.done);
+        let mut text = match all {
+            0 => "nothing matches; nothing was done\n".to_owned(),
+            _ => format!("{done} {} of {all}\n", report.done),
+        };
         if stopped.is_some() {
             let rest = all - report.matched;
             text.push_str(&format!("{rest} not come to; begin again to go on\n"));
@@ -317,4 +339,21 @@ impl Act<'_> {
         let refused = !report.refusals.is_empty();
         Ok(ExitCode::from(u8::from(refused)))
     }
+}
+
+/// A line about what becomes of the stream of an event that is discarded.
+async fn then_of<DB: Backend>(operator: &Operator<DB>, story: &Story) -> Result<String, Failure> {
+    let skips = story.letter.sequence.unwrap_or_default();
+    Ok(match operator.foresee_discard(story).await? {
+        AfterDiscard::Skips(ahead) => {
+            let stands = story.stream.as_ref().map_or(skips, |info| info.next);
+            let words = ahead::words(stands, &ahead);
+            format!("\nits sequence {skips} is skipped with it: {words}")
+        }
+        AfterDiscard::NotBegun => format!("\nits sequence {skips} is skipped with it"),
+        AfterDiscard::Passed => {
+            "\nits place in its stream is passed: nothing else changes".to_owned()
+        }
+        _ => "\nit holds no place in a stream: nothing else changes".to_owned(),
+    })
 }

@@ -7,7 +7,7 @@ use sqlx::Pool;
 use tower_inbox::Backend;
 use tower_inbox::operator::{AuditEntry, AuditFilter};
 
-use super::Office;
+use super::{Office, known};
 use crate::cli::{Global, rows};
 use crate::failure::Failure;
 use crate::show::{self, Column, Shown, Table, moment, rfc3339};
@@ -54,13 +54,16 @@ pub(crate) async fn run<DB: Backend>(
         .operator
         .audit(&filter, given.before, given.limit)
         .await?;
+    if page.entries.is_empty() {
+        known::source(&office.operator, given.source.as_deref()).await?;
+    }
     let mut table = Table::new(&[
         Column::new("AT"),
         Column::text("ACTOR"),
-        Column::new("ACTION"),
-        Column::text("SOURCE"),
+        Column::text("ACTION"),
+        Column::text("SOURCE").optional(),
         Column::text("EVENT"),
-        Column::text("CORRELATION"),
+        Column::text("CORRELATION").optional(),
         Column::text("DETAIL"),
     ]);
     for entry in &page.entries {

@@ -191,7 +191,11 @@ async fn receivers<DB: Backend>(
 ) -> Result<bool, Failure> {
     let now = operator.clocks().await?.database;
     let Some(last) = operator.last_sign().await? else {
-        found.note("receivers", "none has worked with this database yet");
+        // Whatever it has applied: its first sign comes some seconds after its start.
+        found.note(
+            "receivers",
+            "none has given a sign of life yet: one does so within a minute of its start, and every half minute from then on",
+        );
         return Ok(false);
     };
     let since = format!("one gave a sign of life {} ago", ago(last, now));
@@ -306,8 +310,7 @@ async fn streams<DB: Backend>(
             found.problem(
                 "parked",
                 format!(
-                    "{text}: a handler fails, or nobody drains; tower-inbox streams --source {look}, and for those in no stream \
-                     tower-inbox dead list --source {look} --dead-reason parked"
+                    "{text}: a handler fails, or nobody drains; tower-inbox events list --parked --source {look}"
                 ),
             );
         } else {

@@ -7,8 +7,9 @@ use sqlx::Pool;
 use tower_inbox::Backend;
 use tower_inbox::operator::{Operator, Seen};
 
-use super::skip::{OnStream, moved_shown, sequence, stored, stored_text, would};
-use super::stream::{info_json, objection, seen, seen_json, stands};
+use super::ahead::{self, REHEARSED};
+use super::skip::{OnStream, Would, moved_shown, sequence, stands, stored, stored_text, then};
+use super::stream::{self, info_json, seen};
 use super::{First, Office};
 use crate::cli::{Global, Why};
 use crate::confirm::Confirmation;
@@ -131,7 +132,12 @@ async fn show<DB: Backend>(
     let mut json = info_json(&info);
     json["source"] = source.as_str().into();
     json["correlation_id"] = id.as_str().into();
-    let text = format!("{} of {} {}\n", safe(id), safe(source), stands(&info));
+    let text = format!(
+        "{} of {} {}\n",
+        safe(id),
+        safe(source),
+        stream::stands(&info)
+    );
     Shown { json, text }.print(global.json);
     Ok(())
 }
@@ -153,21 +159,38 @@ async fn move_to<DB: Backend>(
     let office = Office::to_act(pool, global, dry_run, given.on.sources(source)).await?;
     let operator = &office.operator;
     let seen = seen(operator, source, id, given.on.seen, given.on.begins()).await?;
-    let last = match verb {
-        Verb::FastForward => given.to.saturating_sub(1),
-        Verb::Reset => i64::MAX,
+    let ends = match verb {
+        Verb::FastForward => (seen.next.max(0), given.to.saturating_sub(1)),
+        Verb::Reset => (0, i64::MAX),
     };
-    let stored = stored(operator, source, id, 0, last).await?;
-    let what = question(&given.stream, verb, given.to, seen, stored);
+    let stored = stored(operator, source, id, ends).await?;
+    let ahead = match verb {
+        Verb::FastForward if ends.0 <= ends.1 => {
+            ahead::of_a_skip(operator, source, id, ends).await?
+        }
+        _ => None,
+    };
+    let what = question(&given.stream, verb, given.to, seen, stored) + &then(ahead.as_ref());
     if dry_run {
-        let info = operator.cursor(source, id).await?;
-        // Where it is already, or further on, nothing speaks against that.
-        let moves = (verb == Verb::FastForward).then_some(seen.next);
-        let objection = objection(info.as_ref(), seen, moves);
-        let mut json =
-            json!({"dry_run": true, "seen": seen_json(seen), "to": given.to, "stored": stored});
-        json["objection"] = objection.as_deref().into();
-        return Ok(would(what, json, objection, global));
+        let rehearsal = operator.rehearsal();
+        let moved = match verb {
+            Verb::FastForward => {
+                rehearsal
+                    .fast_forward(source, id, given.to, seen, REHEARSED)
+                    .await
+            }
+            Verb::Reset => rehearsal.reset(source, id, given.to, seen, REHEARSED).await,
+        };
+        let (moved, objection) = ahead::would(moved)?;
+        let would = Would {
+            what,
+            json: json!({"to": given.to, "stored": stored}),
+            seen,
+            ahead: ahead.map(|(_, ahead)| ahead),
+            moved,
+            objection,
+        };
+        return Ok(would.shown(global));
     }
     given.confirmation.ask(&what)?;
     let reason = given.why.given()?;
@@ -190,13 +213,14 @@ async fn move_to<DB: Backend>(
 
 fn question(stream: &StreamArgs, verb: Verb, to: i64, seen: Seen, stored: u64) -> String {
     let (id, source) = (safe(&stream.correlation_id), safe(&stream.source));
-    let stored = stored_text(stored);
+    let (stands, stored) = (stands(seen), stored_text(stored));
     match verb {
         Verb::FastForward => format!(
-            "{id} of {source} waits for {seen}: it is to go on at {to}, {stored} below that to be set aside"
+            "{id} of {source} {stands}: it is to go on at {to}, {stored} below that to be set aside"
         ),
         Verb::Reset => format!(
-            "{id} of {source} waits for {seen}: it is to begin again at {to} in generation {}, {stored} to be set aside",
+            "{id} of {source} {stands}: it is to begin again at {to} in generation {}, {stored} to be set aside\n\
+             then nothing is due: it waits for {to}, sent under a new event id",
             seen.generation + 1
         ),
     }

@@ -8,11 +8,11 @@ use serde_json::json;
 use sqlx::Pool;
 use tower_inbox::Backend;
 use tower_inbox::clock::Timestamp;
-use tower_inbox::operator::{Operator, PageKey};
+use tower_inbox::operator::{Filter, Operator, PageKey};
 
-use super::act::{Act, Verb};
+use super::act::{Act, Among, Verb};
 use super::letter::{self, FilterArgs, Letters};
-use super::{First, Office, events, watch};
+use super::{First, Office, events, known, watch};
 use crate::cli::{Global, Watch, Why, rows};
 use crate::confirm::Confirmation;
 use crate::failure::Failure;
@@ -68,6 +68,8 @@ struct Replay {
     first_sequence: First,
     #[command(flatten)]
     many: Many,
+    #[command(flatten)]
+    filter: FilterArgs,
 }
 
 /// Decides that dead letters are never applied: their requests are removed, and their sequences skipped
@@ -82,6 +84,8 @@ struct Discard {
     first_sequence: First,
     #[command(flatten)]
     many: Many,
+    #[command(flatten)]
+    filter: FilterArgs,
 }
 
 /// Lets an event pass that the fence holds, since it was honest after all: a receiver applies its stored request
@@ -96,7 +100,7 @@ struct Release {
 }
 
 #[derive(clap::Args)]
-pub(super) struct Which {
+struct Which {
     /// One: the name of its source
     #[arg(value_name = "SOURCE", requires = "event_id", conflicts_with_all = ["all", "FilterArgs"])]
     source_name: Option<String>,
@@ -107,6 +111,7 @@ pub(super) struct Which {
     all: bool,
 }
 
+/// What every action on one or many events has.
 #[derive(clap::Args)]
 pub(super) struct Many {
     /// At most so many a second
@@ -116,25 +121,32 @@ pub(super) struct Many {
     pub(super) why: Why,
     #[command(flatten)]
     pub(super) confirmation: Confirmation,
-    #[command(flatten)]
-    filter: FilterArgs,
 }
 
 impl Which {
-    pub(super) fn one(&self) -> Option<(&str, &str)> {
+    /// The one, or all that the options say.
+    fn among(&self, filter: Filter) -> Among {
+        match self.one() {
+            Some((source, id)) => Among::One(source.to_owned(), id.to_owned()),
+            None => Among::Stored(filter),
+        }
+    }
+
+    fn one(&self) -> Option<(&str, &str)> {
         Some((self.source_name.as_deref()?, self.event_id.as_deref()?))
     }
 }
 
 impl Given {
     pub(crate) fn check(&self, global: &Global) -> Result<(), Failure> {
-        let (which, many) = match &self.command {
-            Command::Replay(given) => (&given.which, &given.many),
-            Command::Discard(given) => (&given.which, &given.many),
+        let (which, many, filter) = match &self.command {
+            Command::Replay(given) => (&given.which, &given.many, &given.filter),
+            Command::Discard(given) => (&given.which, &given.many, &given.filter),
             Command::Release(given) => return given.why.check(global, false),
-            Command::List(_) | Command::Show(_) => return Ok(()),
+            Command::List(given) => return given.filter.is_of_dead_letters(),
+            Command::Show(_) => return Ok(()),
         };
-        let named = match which.one().is_none() && !which.all && many.filter.is_empty() {
+        let named = match which.one().is_none() && !which.all && filter.is_empty() {
             true => Err(Failure::usage(
                 "which ones: name a source and an event id, or say by options which ones, or --all",
             )),
@@ -151,8 +163,14 @@ impl Given {
             ),
             _ => Ok(()),
         };
+        // What is parked can be discarded, too.
+        let dead = match &self.command {
+            Command::Replay(given) => given.filter.is_of_dead_letters(),
+            _ => Ok(()),
+        };
         Failure::all_of([
             named,
+            dead,
             many.why.check(global, many.confirmation.dry_run),
             confirmed,
             waits,
@@ -180,11 +198,11 @@ pub(crate) async fn run<DB: Backend>(
         Command::Replay(given) => {
             let act = Act {
                 verb: Verb::Replay,
+                among: given.which.among(given.filter.replayable()),
+                source: given.filter.source(),
                 out_of_order: given.out_of_order,
                 wait: given.wait,
                 first: given.first_sequence,
-                filter: given.many.filter.replayable(),
-                which: &given.which,
                 many: &given.many,
             };
             act.run(pool, global).await
@@ -192,11 +210,11 @@ pub(crate) async fn run<DB: Backend>(
         Command::Discard(given) => {
             let act = Act {
                 verb: Verb::Discard,
+                among: given.which.among(given.filter.filter()),
+                source: given.filter.source(),
                 out_of_order: false,
                 wait: None,
                 first: given.first_sequence,
-                filter: given.many.filter.filter(),
-                which: &given.which,
                 many: &given.many,
             };
             act.run(pool, global).await
@@ -214,14 +232,14 @@ async fn list<DB: Backend>(operator: &Operator<DB>, given: &List) -> Result<Show
     let page = operator
         .dead_letters(&filter, after.as_ref(), given.limit)
         .await?;
-    let (mut table, now) = (Letters::new(), Timestamp::now());
+    if page.letters.is_empty() {
+        known::source(operator, given.filter.source()).await?;
+    }
+    let (mut table, now) = (Letters::dead(), Timestamp::now());
     let mut letters = Vec::new();
     for letter in &page.letters {
         table.add(letter, now);
-        letters.push(match letter {
-            Ok(letter) => letter::json(letter),
-            Err(unreadable) => letter::unreadable_json(unreadable),
-        });
+        letters.push(letter::any_json(letter));
     }
     let mut text = if letters.is_empty() {
         "none\n".to_owned()

@@ -1,4 +1,4 @@
-//! `tower-inbox events show`.
+//! `tower-inbox events`: one of them, or what waits.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -12,7 +12,9 @@ use tower_inbox::Backend;
 use tower_inbox::clock::Timestamp;
 use tower_inbox::operator::{AuditEntry, AuditFilter, Reason, State, Story};
 
-use super::{Office, audit, letter, outlook, stream};
+use super::act::{Act, Among, Verb};
+use super::dead::Many;
+use super::{First, Office, audit, letter, outlook, stream, waiting};
 use crate::cli::{Global, Why};
 use crate::failure::Failure;
 use crate::show::{self, Shown, ago, duration, moment, safe, safe_lines};
@@ -20,7 +22,7 @@ use crate::show::{self, Shown, ago, duration, moment, safe, safe_lines};
 /// Lines of the audit table about one event.
 const AUDITED: usize = 100;
 
-/// What is known of one event
+/// Events: what is known of one, what is parked, and having it tried
 #[derive(clap::Args)]
 pub(crate) struct Given {
     #[command(subcommand)]
@@ -30,21 +32,54 @@ pub(crate) struct Given {
 #[derive(clap::Subcommand)]
 enum Command {
     Show(Show),
+    List(waiting::List),
     TryNow(TryNow),
 }
 
 /// Has a parked event tried as soon as its turn is there, without waiting for the time of its next attempt
 ///
 /// For what waits for its backoff, or was put off by its handler. Attempts stay counted. It is no attempt before its turn: what
-/// waits for a lower sequence goes on waiting.
+/// waits for a lower sequence goes on waiting. One, by source and event id; or all that match and wait for such a time.
 #[derive(clap::Args)]
 struct TryNow {
-    /// The name of its source
-    source: String,
+    /// One: the name of its source
+    #[arg(value_name = "SOURCE", requires = "event_id", conflicts_with_all = ["all", "Which"])]
+    source_name: Option<String>,
     /// The producer's own id of it
-    event_id: String,
+    event_id: Option<String>,
+    /// Every one of every source
+    #[arg(long)]
+    all: bool,
     #[command(flatten)]
-    why: Why,
+    which: waiting::Which,
+    #[command(flatten)]
+    many: Many,
+}
+
+impl TryNow {
+    fn one(&self) -> Option<(&String, &String)> {
+        Some((self.source_name.as_ref()?, self.event_id.as_ref()?))
+    }
+
+    fn check(&self, global: &Global) -> Result<(), Failure> {
+        let one = self.one().is_some();
+        let named = match one || self.all || !self.which.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::usage(
+                "which ones: name a source and an event id, or say by options which ones, or --all",
+            )),
+        };
+        let confirmed = match one {
+            true => Ok(()),
+            false => self.many.confirmation.can_be_given(),
+        };
+        let why = &self.many.why;
+        Failure::all_of([
+            named,
+            why.check(global, self.many.confirmation.dry_run),
+            confirmed,
+        ])
+    }
 }
 
 /// The whole story of one event, in whatever state it is
@@ -71,31 +106,32 @@ pub(crate) async fn run<DB: Backend>(
 ) -> Result<ExitCode, Failure> {
     match given.command {
         Command::Show(given) => show(pool, global, &given).await,
-        Command::TryNow(given) => try_now(pool, global, &given).await,
+        Command::List(given) => waiting::list(pool, global, &given).await,
+        Command::TryNow(given) => {
+            let act = Act {
+                verb: Verb::TryNow,
+                among: match given.one() {
+                    Some((source, id)) => Among::One(source.clone(), id.clone()),
+                    None => Among::Waiting(given.which.waiting()),
+                },
+                source: given.which.source(),
+                out_of_order: false,
+                wait: None,
+                first: First::Adopt,
+                many: &given.many,
+            };
+            act.run(pool, global).await
+        }
     }
 }
 
 impl Given {
     pub(crate) fn check(&self, global: &Global) -> Result<(), Failure> {
         match &self.command {
-            Command::Show(_) => Ok(()),
-            Command::TryNow(given) => given.why.check(global, false),
+            Command::Show(_) | Command::List(_) => Ok(()),
+            Command::TryNow(given) => given.check(global),
         }
     }
-}
-
-async fn try_now<DB: Backend>(
-    pool: Pool<DB>,
-    global: &Global,
-    given: &TryNow,
-) -> Result<ExitCode, Failure> {
-    let office = Office::of_actor(pool, global, Vec::new()).await?;
-    let (source, id, reason) = (&given.source, &given.event_id, given.why.given()?);
-    letter::found(office.operator.inspect(source, id).await?, source, id)?;
-    let done = office.operator.try_now(source, id, reason).await?;
-    let status = outlook::tell(&office, source, id, done, None, global).await?;
-    office.close().await;
-    Ok(status)
 }
 
 pub(crate) async fn show<DB: Backend>(

@@ -21,7 +21,8 @@ pub(crate) struct FilterArgs {
     /// Of this correlation id
     #[arg(long, value_name = "ID")]
     correlation_id: Option<String>,
-    /// Dead for this reason: gap, handler, rejected, crash, skipped, before_start; or fenced, or parked. May be repeated
+    /// Dead for this reason: gap, handler, rejected, crash, skipped, before_start; or fenced. May be repeated. `dead discard`
+    /// takes parked, too
     #[arg(long = "dead-reason", value_name = "REASON", value_parser = Kind::parse)]
     kinds: Vec<Kind>,
     /// Parked, or dead, since: RFC 3339, or how long ago, such as 2h
@@ -62,6 +63,20 @@ impl Kind {
 }
 
 impl FilterArgs {
+    pub(crate) fn source(&self) -> Option<&str> {
+        self.source.as_deref()
+    }
+
+    /// What is parked waits, and is in a list of its own.
+    pub(crate) fn is_of_dead_letters(&self) -> Result<(), Failure> {
+        match self.kinds.iter().any(|kind| matches!(kind, Kind::Parked)) {
+            false => Ok(()),
+            true => Err(Failure::usage(
+                "a parked event is no dead letter: tower-inbox events list --parked",
+            )),
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.source.is_none()
             && self.event_type.is_none()
@@ -152,7 +167,14 @@ pub(crate) fn json(letter: &Letter) -> Value {
     })
 }
 
-pub(crate) fn unreadable_json(unreadable: &Unreadable) -> Value {
+pub(crate) fn any_json(letter: &Result<Letter, Unreadable>) -> Value {
+    match letter {
+        Ok(letter) => json(letter),
+        Err(unreadable) => unreadable_json(unreadable),
+    }
+}
+
+fn unreadable_json(unreadable: &Unreadable) -> Value {
     let key = unreadable.key.as_ref();
     json!({
         "source": key.map(|key| &key.source),
@@ -161,15 +183,26 @@ pub(crate) fn unreadable_json(unreadable: &Unreadable) -> Value {
     })
 }
 
-/// Rows of stored events.
-pub(crate) struct Letters(Table);
+/// Rows of stored events: of dead letters, or of what waits.
+pub(crate) struct Letters {
+    table: Table,
+    wait: bool,
+}
 
 impl Letters {
-    pub(crate) fn new() -> Self {
-        Self(Table::new(&[
+    pub(crate) fn dead() -> Self {
+        Self::with(Column::new("REASON"), false)
+    }
+
+    pub(crate) fn waiting() -> Self {
+        Self::with(Column::new("NEXT TRY"), true)
+    }
+
+    fn with(third: Column, wait: bool) -> Self {
+        let table = Table::new(&[
             Column::text("SOURCE"),
             Column::text("EVENT"),
-            Column::new("REASON"),
+            third,
             Column::text("CORRELATION"),
             Column::number("SEQ"),
             Column::number("SINCE"),
@@ -177,15 +210,19 @@ impl Letters {
             Column::number("STATUS").optional(),
             Column::text("TYPE").optional(),
             Column::text("LAST ERROR").optional(),
-        ]))
+        ]);
+        Self { table, wait }
     }
 
     pub(crate) fn add(&mut self, letter: &Result<Letter, Unreadable>, now: Timestamp) {
         match letter {
-            Ok(letter) => self.0.row([
+            Ok(letter) => self.table.row([
                 letter.source.clone(),
                 letter.event_id.clone(),
-                kind(letter),
+                match self.wait {
+                    true => next_try(letter, now),
+                    false => kind(letter),
+                },
                 letter.correlation_id.clone().unwrap_or_default(),
                 number(letter.sequence),
                 ago(letter.decided_at, now),
@@ -196,7 +233,7 @@ impl Letters {
             ]),
             Err(unreadable) => {
                 let key = unreadable.key.as_ref();
-                self.0.row([
+                self.table.row([
                     key.map_or("?", |key| &key.source).to_owned(),
                     key.map_or("?", |key| &key.event_id).to_owned(),
                     "unreadable".into(),
@@ -213,7 +250,17 @@ impl Letters {
     }
 
     pub(crate) fn render(&self) -> String {
-        self.0.render(crate::show::width())
+        self.table.render(crate::show::width())
+    }
+}
+
+/// When a worker tries it next, or what it waits for.
+fn next_try(letter: &Letter, now: Timestamp) -> String {
+    match letter.not_before.filter(|at| *at > now) {
+        _ if letter.state != State::Parked => String::new(),
+        Some(at) => format!("in {}", ago(now, at)),
+        None if letter.sequence.is_none() || letter.out_of_order => "due".into(),
+        None => "in its turn".into(),
     }
 }
 

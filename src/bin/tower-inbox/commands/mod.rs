@@ -1,12 +1,15 @@
 //! One module for each command that talks to the database: its command line, and a `run`.
 
 mod act;
+mod ahead;
 pub(crate) mod audit;
 pub(crate) mod check;
 pub(crate) mod cursor;
 pub(crate) mod dead;
 pub(crate) mod events;
+mod found;
 mod held;
+mod known;
 mod letter;
 pub(crate) mod migrate;
 mod outlook;
@@ -16,6 +19,7 @@ pub(crate) mod skip;
 pub(crate) mod status;
 mod stream;
 pub(crate) mod streams;
+mod waiting;
 
 use std::process::ExitCode;
 use std::time::Duration;

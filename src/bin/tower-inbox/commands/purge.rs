@@ -10,7 +10,7 @@ use tower_inbox::operator::{Filter, Operator};
 use tower_inbox::preset::Preset;
 use tower_inbox::{Backend, Purged, Source};
 
-use super::{Office, count, named};
+use super::{Office, count, known, named};
 use crate::cli::Global;
 use crate::confirm::Confirmation;
 use crate::failure::Failure;
@@ -98,6 +98,9 @@ pub(crate) async fn run<DB: Backend>(
     let now = Timestamp::now();
     let before = now.minus(given.older_than);
     let stale = office.operator.count_stale(&given.source, before).await?;
+    if stale == 0 {
+        known::source(&office.operator, Some(&given.source)).await?;
+    }
     let dead = match given.dead_letters_older_than {
         Some(kept) => {
             let before = now.minus(kept);

@@ -10,7 +10,7 @@ use tower_inbox::operator::{Operator, State};
 use tower_inbox::reconcile::{HttpReplays, KudosReplays, List, Query, ReplaySource};
 use tower_inbox::reconcile::{Page, ReplayErrorKind};
 
-use super::Office;
+use super::{Office, known};
 use crate::cli::Global;
 use crate::failure::Failure;
 use crate::show::{self, Column, Progress, Shown, Table, ago, instant, moment, rfc3339, safe};
@@ -109,6 +109,9 @@ async fn status<DB: Backend>(
             .as_ref()
             .is_none_or(|name| *name == list.source)
     });
+    if lists.is_empty() {
+        known::source(operator, given.source.as_deref()).await?;
+    }
     let incidents = operator.incidents().await?;
     let now = Timestamp::now();
     let mut table = Table::new(&[

@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use sqlx::Pool;
 use tower_inbox::Backend;
-use tower_inbox::operator::{Moved, Seen};
+use tower_inbox::operator::{Ahead, Moved, Operator, Reason, Seen, StreamEvent};
 
-use super::stream::{objection, parse_seen, seen, seen_json};
+use super::ahead::{self, REHEARSED};
+use super::stream::{parse_seen, seen, seen_json};
 use super::{First, Office, count};
 use crate::cli::{Global, Why};
 use crate::confirm::Confirmation;
@@ -104,29 +105,42 @@ pub(crate) async fn run<DB: Backend>(
     let office = Office::to_act(pool, global, dry_run, given.on.sources(source)).await?;
     let operator = &office.operator;
     let seen = seen(operator, source, id, given.on.seen, given.on.begins()).await?;
-    let (first, last) = (*given.sequences.start(), *given.sequences.end());
-    let stored = stored(operator, source, id, first, last).await?;
+    let ends @ (first, last) = (*given.sequences.start(), *given.sequences.end());
+    let stored = stored(operator, source, id, ends).await?;
+    let ahead = ahead::of_a_skip(operator, source, id, ends).await?;
     let what = format!(
-        "{} of {} waits for {seen}: {} to be skipped, {} stored there",
+        "{} of {} {}: {} to be skipped, {} stored there{}",
         safe(id),
         safe(source),
+        stands(seen),
         if first == last {
             format!("sequence {first} is")
         } else {
             format!("sequences {first} to {last} are")
         },
         stored_text(stored),
+        then(ahead.as_ref()),
     );
+    let sequences = given.sequences.clone();
     if dry_run {
-        let info = operator.cursor(source, id).await?;
-        let objection = objection(info.as_ref(), seen, Some(first));
-        let mut json = json!({"dry_run": true, "seen": seen_json(seen), "first": first, "last": last, "stored": stored});
-        json["objection"] = objection.as_deref().into();
-        return Ok(would(what, json, objection, global));
+        let moved = operator
+            .rehearsal()
+            .skip_range(source, id, sequences, seen, REHEARSED)
+            .await;
+        let (moved, objection) = ahead::would(moved)?;
+        let json = json!({"first": first, "last": last, "stored": stored});
+        let would = Would {
+            what,
+            json,
+            seen,
+            ahead: ahead.map(|(_, ahead)| ahead),
+            moved,
+            objection,
+        };
+        return Ok(would.shown(global));
     }
     given.confirmation.ask(&what)?;
     let reason = given.why.given()?;
-    let sequences = given.sequences.clone();
     let moved = operator
         .skip_range(source, id, sequences, seen, reason)
         .await?;
@@ -135,52 +149,101 @@ pub(crate) async fn run<DB: Backend>(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows what would be done, and what speaks against it.
-pub(super) fn would(
-    what: String,
-    json: Value,
-    objection: Option<String>,
-    global: &Global,
-) -> ExitCode {
-    let refused = objection.is_some();
-    let text = match objection {
-        Some(objection) => format!("{what}\n{objection}\n"),
-        None => format!("{what}\n"),
-    };
-    Shown { json, text }.print(global.json);
-    ExitCode::from(u8::from(refused))
+/// `waits for 7`, and in which generation if that is not the first.
+pub(super) fn stands(seen: Seen) -> String {
+    let Seen { next, generation } = seen;
+    match (next, generation) {
+        (..0, _) => "has not begun".into(),
+        (_, 0) => format!("waits for sequence {next}"),
+        _ => format!("waits for sequence {next} in generation {generation}"),
+    }
+}
+
+/// A line about what comes of it.
+pub(super) fn then(ahead: Option<&(i64, Ahead)>) -> String {
+    ahead.map_or_else(String::new, |(stands, ahead)| {
+        format!("\n{}", ahead::words(*stands, ahead))
+    })
+}
+
+/// What a rehearsal came to.
+pub(super) struct Would {
+    pub(super) what: String,
+    pub(super) json: Value,
+    pub(super) seen: Seen,
+    pub(super) ahead: Option<Ahead>,
+    pub(super) moved: Option<Moved>,
+    pub(super) objection: Option<String>,
+}
+
+impl Would {
+    /// What would be done, or why not. Status 1 where it would be refused.
+    pub(super) fn shown(mut self, global: &Global) -> ExitCode {
+        let refused = self.objection.is_some();
+        let changes = self.moved.as_ref().is_some_and(|moved| moved.changed);
+        let text = match (&self.objection, &self.moved) {
+            (Some(why), _) => format!("refused: {why}\n"),
+            (None, Some(moved)) if !moved.changed => {
+                format!("{}\n", so_already(moved, "would be"))
+            }
+            (None, _) => format!("{}\n", self.what),
+        };
+        self.json["dry_run"] = true.into();
+        self.json["seen"] = seen_json(self.seen);
+        self.json["changed"] = changes.into();
+        self.json["objection"] = self.objection.into();
+        self.json["then"] = match self.ahead.filter(|_| changes) {
+            Some(ahead) => ahead::json(&ahead),
+            None => Value::Null,
+        };
+        let shown = Shown {
+            json: self.json,
+            text,
+        };
+        shown.print(global.json);
+        ExitCode::from(u8::from(refused))
+    }
 }
 
 /// How many [`stored`] has counted.
 pub(super) fn stored_text(stored: u64) -> String {
-    if stored < COUNTED {
-        count(stored, "event")
-    } else {
-        format!("{stored} events or more")
+    match stored {
+        0 => "nothing".into(),
+        COUNTED.. => format!("{stored} events or more"),
+        _ => count(stored, "event"),
     }
 }
 
-/// Events that are stored in these places, the first thousand of them.
+/// Events that are stored in these places and would be set aside, the first thousand of them.
 pub(super) async fn stored<DB: Backend>(
-    operator: &tower_inbox::Operator<DB>,
+    operator: &Operator<DB>,
     source: &str,
     correlation_id: &str,
-    first: i64,
-    last: i64,
+    (first, last): (i64, i64),
 ) -> Result<u64, Failure> {
     let view = operator
         .stream(source, correlation_id, Some(first), COUNTED as usize)
         .await?;
     let events = view.map(|view| view.events).unwrap_or_default();
-    let there = events.iter().filter(|event| event.sequence <= last);
+    let is_aside =
+        |event: &StreamEvent| matches!(event.reason, Some(Reason::Skipped | Reason::BeforeStart));
+    let there = events
+        .iter()
+        .filter(|event| event.sequence <= last && !is_aside(event));
     Ok(there.count() as u64)
+}
+
+/// Nothing is done, or would be.
+fn so_already(moved: &Moved, is: &str) -> String {
+    let stands = stands(moved.cursor);
+    format!("so already: nothing {is} done, and the stream {stands}")
 }
 
 pub(super) fn moved_shown(moved: &Moved, done: &str) -> Shown {
     let text = if moved.changed {
-        format!("{done}; the stream waits for {}\n", moved.cursor)
+        format!("{done}; the stream {}\n", stands(moved.cursor))
     } else {
-        format!("so already; the stream waits for {}\n", moved.cursor)
+        format!("{}\n", so_already(moved, "was"))
     };
     Shown {
         json: json!({"changed": moved.changed, "cursor": seen_json(moved.cursor)}),

@@ -11,7 +11,7 @@ use tower_inbox::operator::Operator;
 use tower_inbox::stats::{Counts, SourceStats};
 
 use super::letter::number;
-use super::{Office, count, watch};
+use super::{Office, count, known, watch};
 use crate::cli::{Global, Watch};
 use crate::failure::Failure;
 use crate::show::{self, Column, Shown, Table, ago, moment, safe, took};
@@ -53,13 +53,12 @@ async fn look<DB: Backend>(
     if let Some(name) = source {
         stats.sources.retain(|stats| stats.source == name);
         if stats.sources.is_empty() {
-            return Err(Failure::refused(format!(
-                "nothing is known of source {name}"
-            )));
+            known::source(operator, source).await?;
         }
     }
     let text = match (source, stats.sources.as_slice()) {
-        (_, []) => "nothing was delivered yet\n".to_owned(),
+        (Some(_), []) => "nothing was delivered in 24 hours, and nothing waits\n".to_owned(),
+        (None, []) => "nothing was delivered yet\n".to_owned(),
         (Some(_), [one]) => whole(one, stats.at),
         (_, all) => overview(all, stats.at),
     };
@@ -78,7 +77,7 @@ fn overview(sources: &[SourceStats], now: Timestamp) -> String {
         Column::number("24 H"),
         Column::number("OK"),
         Column::number("FAILED"),
-        Column::number("P95"),
+        Column::number("P95").optional(),
         Column::number("LAST 5XX").optional(),
         Column::number("REFUSED").optional(),
         Column::number("LEASES").optional(),
@@ -193,14 +192,14 @@ fn types(source: &SourceStats, counts: &Counts, now: Timestamp) -> String {
     let mut table = Table::new(&[
         Column::text("EVENT TYPE"),
         Column::number("24 H"),
-        Column::number("APPLIED"),
+        Column::number("DELIVERED"),
         Column::number("DUPLICATES"),
-        Column::number("STORED"),
-        Column::number("REJECTED"),
+        Column::number("PARKED"),
+        Column::number("DISCARDED"),
         Column::number("FAILED"),
         Column::number("OK"),
-        Column::number("P95"),
-        Column::number("P99"),
+        Column::number("P95").optional(),
+        Column::number("P99").optional(),
         Column::number("LAST 5XX").optional(),
     ]);
     let mut row = |name: &str, counts: &Counts| {

@@ -255,22 +255,6 @@ pub(super) async fn seen<DB: Backend>(
     }
 }
 
-/// What a stream would say now to an action that was decided by `seen`, for a dry run. Nothing: it would be done.
-pub(super) fn objection(
-    info: Option<&StreamInfo>,
-    seen: Seen,
-    first: Option<i64>,
-) -> Option<String> {
-    let info = info?;
-    let unless = "refused, unless it is so already";
-    match first {
-        _ if info.seen() != seen => Some(format!("it {} by now: {unless}", stands(info))),
-        Some(_) if info.next < 0 => Some(format!("it {}: refused", stands(info))),
-        Some(first) if first < info.next => Some(format!("{first} is passed: {unless}")),
-        _ => None,
-    }
-}
-
 /// `7`, or `7@2` for generation 2.
 pub(super) fn parse_seen(text: &str) -> Result<Seen, String> {
     let (next, generation) = text.split_once('@').unwrap_or((text, "0"));

@@ -9,7 +9,7 @@ use tower_inbox::clock::Timestamp;
 use tower_inbox::operator::{Operator, Reason, StreamKey, StreamPage, WaitingStream};
 
 use super::letter::number;
-use super::{Office, stream, watch};
+use super::{Office, known, stream, watch};
 use crate::cli::{Global, Watch, rows};
 use crate::failure::Failure;
 use crate::show::{self, Column, Shown, Table, ago, rfc3339, took};
@@ -94,6 +94,9 @@ async fn one_page<DB: Backend>(operator: &Operator<DB>, list: &List) -> Result<S
     };
     let source = list.source.as_deref();
     let page = operator.streams(source, after.as_ref(), list.limit).await?;
+    if page.streams.is_empty() {
+        known::source(operator, source).await?;
+    }
     Ok(shown(&page))
 }
 
@@ -106,7 +109,7 @@ fn shown(page: &StreamPage) -> Shown {
         Column::text("WHICH IS"),
         Column::number("PARKED"),
         Column::number("DEAD"),
-        Column::number("STORED"),
+        Column::number("STORED").optional(),
         Column::number("SINCE"),
         Column::number("GEN").optional(),
     ]);
@@ -114,7 +117,9 @@ fn shown(page: &StreamPage) -> Shown {
         table.row([
             stream.source.clone(),
             stream.correlation_id.clone(),
-            stream.next.map_or("?".into(), |next| next.to_string()),
+            stream
+                .next
+                .map_or("its first".into(), |next| next.to_string()),
             standing(stream, now),
             stream.parked.to_string(),
             stream.dead.to_string(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use tower_inbox::envelope::Place;
-use tower_inbox::operator::{AuditFilter, Erasure, Filter, Operator, StreamInfo};
+use tower_inbox::operator::{AuditFilter, Erasure, Filter, Operator, StreamInfo, Waiting};
 use tower_inbox::{OperatorErrorKind, Park};
 
 use super::Scene;
@@ -366,6 +366,9 @@ pub(crate) fn operators<D: TestDb>() -> Scene<D> {
             "decided",
             "store.set_gone",
             "store.letters",
+            "store.waiting",
+            "store.count_apart",
+            "store.source_is_known",
             "store.story",
             "store.neighbours",
             "store.waiting_streams",
@@ -449,6 +452,16 @@ async fn operate<D: TestDb>(play: Arc<Play<D>>) {
     }
     let streams = play.acts(async || ada.streams(None, None, 10).await).await;
     streams.expect("they are asked for");
+    let waiting = play
+        .acts(async || ada.waiting(&Waiting::new(), None, 10).await)
+        .await;
+    waiting.expect("they are asked for");
+    let apart = play
+        .acts(async || ada.parked_in_no_stream(None, 10).await)
+        .await;
+    apart.expect("they are counted");
+    let known = play.acts(async || ada.knows(SOURCE).await).await;
+    assert_eq!(known, Ok(true));
     let stream = play
         .acts(async || ada.stream(SOURCE, "given", None, 10).await)
         .await;

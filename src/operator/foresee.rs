@@ -1,43 +1,90 @@
 //! What a decision would come to, by what is stored now.
 
-use super::asked::Fault;
-use super::caller::Caller;
-use crate::operator::{Reason, StreamEvent, StreamInfo};
-use crate::store::Backend;
+use std::ops::RangeInclusive;
 
-/// Stored events that are read for it: what an operator's look has at most.
-pub(super) const READ: usize = 1_000;
+use super::{MOST, Operator, Story, StreamEvent, StreamInfo};
+use crate::error::OperatorError;
+use crate::store::{Backend, Reason};
 
 /// A stream after some of its sequences are skipped.
-pub(super) struct Ahead {
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ahead {
     /// Where its cursor is then.
-    pub(super) next: i64,
-    /// What is stored from there on without a hole, and is applied then.
-    pub(super) due: Vec<StreamEvent>,
+    pub next: i64,
+    /// What is stored from there on without a hole, and is due then, lowest first.
+    pub due: Vec<StreamEvent>,
     /// There may be more of these.
-    pub(super) more: bool,
+    pub more: bool,
     /// The dead letter that holds it up behind them.
-    pub(super) held: Option<StreamEvent>,
+    pub held: Option<StreamEvent>,
 }
 
-pub(super) async fn after_a_skip<DB: Backend>(
-    caller: &Caller<DB>,
-    source: &str,
-    id: &str,
-    info: &StreamInfo,
-    ends: (i64, i64),
-) -> Result<Ahead, Fault> {
-    let next = cursor_after(info, ends);
-    let view = match next == info.next {
-        true => None,
-        false => caller.operator.stream(source, id, Some(next), READ).await?,
-    };
-    let Some(view) = view else {
-        return Ok(ahead(info, next, &[], false, true));
-    };
-    let state = caller.inbox().shared.find_source(source).await;
-    let revives = state.is_none_or(|state| state.revives_gaps());
-    Ok(ahead(info, next, &view.events, view.more, revives))
+/// What becomes of a stream when an event of it is discarded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AfterDiscard {
+    /// Nothing: it has no place in a stream, or has lost it to another event.
+    NoPlace,
+    /// Nothing: its place is passed, or of an earlier generation.
+    Passed,
+    /// Its sequence is skipped. Where the stream stands is not known: nothing of it was applied or parked yet.
+    NotBegun,
+    /// Its sequence is skipped.
+    Skips(Ahead),
+}
+
+impl<DB: Backend> Operator<DB> {
+    /// What would become of its stream if an event were discarded that is parked or dead.
+    ///
+    /// # Errors
+    /// If the database could not be asked.
+    pub async fn foresee_discard(&self, story: &Story) -> Result<AfterDiscard, OperatorError> {
+        let letter = &story.letter;
+        let (Some(stream), Some(sequence), None) =
+            (&letter.correlation_id, letter.sequence, &letter.yielded_to)
+        else {
+            return Ok(AfterDiscard::NoPlace);
+        };
+        let Some(info) = &story.stream else {
+            return Ok(AfterDiscard::NotBegun);
+        };
+        if info.generation != letter.generation || sequence < info.next {
+            return Ok(AfterDiscard::Passed);
+        }
+        let ahead = self.foresee_skip(&letter.source, stream, info, sequence..=sequence);
+        Ok(AfterDiscard::Skips(ahead.await?))
+    }
+
+    /// What would become of a stream if these sequences of it were skipped, or it were fast-forwarded behind them: by what is
+    /// stored now, of which the first thousand events are looked at. `info` is where it stands.
+    ///
+    /// That a gap that fills brings back what was given up for it is taken for granted where its source is not known here.
+    ///
+    /// # Errors
+    /// If the database could not be asked.
+    pub async fn foresee_skip(
+        &self,
+        source: &str,
+        correlation_id: &str,
+        info: &StreamInfo,
+        sequences: RangeInclusive<i64>,
+    ) -> Result<Ahead, OperatorError> {
+        let next = cursor_after(info, (*sequences.start(), *sequences.end()));
+        let view = match next == info.next {
+            true => None,
+            false => {
+                self.stream(source, correlation_id, Some(next), MOST)
+                    .await?
+            }
+        };
+        let Some(view) = view else {
+            return Ok(ahead(info, next, &[], false, true));
+        };
+        let state = self.shared.find_source(source).await;
+        let revives = state.is_none_or(|state| state.revives_gaps());
+        Ok(ahead(info, next, &view.events, view.more, revives))
+    }
 }
 
 /// It passes what is skipped already, as it passes these.
@@ -95,7 +142,7 @@ fn ahead(info: &StreamInfo, next: i64, stored: &[StreamEvent], more: bool, reviv
 mod tests {
     use super::*;
     use crate::clock::Timestamp;
-    use crate::operator::{Range, RangeKind};
+    use crate::store::{Range, RangeKind};
 
     fn info(next: i64, ranges: &[(i64, i64)]) -> StreamInfo {
         let range = |(first, last): &(i64, i64)| Range {
