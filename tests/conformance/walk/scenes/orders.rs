@@ -369,6 +369,7 @@ pub(crate) fn operators<D: TestDb>() -> Scene<D> {
             "store.story",
             "store.neighbours",
             "store.waiting_streams",
+            "store.urgent_streams",
             "store.stream_events",
             "store.audit_lines",
             "store.cursor",
@@ -449,6 +450,8 @@ async fn operate<D: TestDb>(play: Arc<Play<D>>) {
     }
     let streams = play.acts(async || ada.streams(None, None, 10).await).await;
     streams.expect("they are asked for");
+    let urgent = play.acts(async || ada.urgent_streams().await).await;
+    urgent.expect("they are asked for");
     let stream = play
         .acts(async || ada.stream(SOURCE, "given", None, 10).await)
         .await;
