@@ -53,6 +53,7 @@ mod spark;
 mod stream;
 mod streams;
 mod strip;
+mod urgent;
 mod verbs;
 mod when;
 
