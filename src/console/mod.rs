@@ -38,6 +38,7 @@ mod confirm;
 mod dress;
 mod enter;
 mod event;
+mod find;
 mod foresee;
 mod gate;
 mod keys;
