@@ -309,6 +309,10 @@ fn pages_fit_a_phone_in_light_and_dark() {
                     wide.as_u64().is_some_and(|wide| wide <= width),
                     "{name} is {wide} wide on {width}"
                 );
+                // Nor has a table columns that are out of sight.
+                let hidden = "return [...document.querySelectorAll('.scroll')] \
+                     .filter(table => table.scrollWidth > table.clientWidth).length";
+                assert_eq!(browser.script(hidden), 0, "{name} on {width}");
                 let size = if mobile { "phone" } else { "wide" };
                 scene.picture(&format!("{name}-{look}-{size}"));
             }
