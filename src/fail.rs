@@ -181,6 +181,7 @@ const POINTS: &[&str] = &[
     "store.story",
     "store.neighbours",
     "store.waiting_streams",
+    "store.urgent_streams",
     "store.stream_events",
     "store.audit_lines",
     "store.notify",

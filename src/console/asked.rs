@@ -125,6 +125,9 @@ pub(super) struct Page {
     pub(super) main: Markup,
     /// Shown again every few seconds, where there is JavaScript.
     pub(super) live: bool,
+    pub(super) status: StatusCode,
+    /// Of the console, where its path does not say which it is in.
+    pub(super) part: Option<&'static str>,
 }
 
 impl Page {
@@ -134,6 +137,8 @@ impl Page {
             about: None,
             main,
             live: false,
+            status: StatusCode::OK,
+            part: None,
         }
     }
 
@@ -145,6 +150,16 @@ impl Page {
 
     pub(super) fn live(mut self) -> Self {
         self.live = true;
+        self
+    }
+
+    pub(super) fn status(mut self, status: StatusCode) -> Self {
+        self.status = status;
+        self
+    }
+
+    pub(super) fn part(mut self, part: Option<&'static str>) -> Self {
+        self.part = part;
         self
     }
 }

@@ -11,20 +11,25 @@ use crate::store::Backend;
 /// Lines of a page.
 const ROWS: usize = 100;
 
-/// What is chosen, by the names in links: of a source, of a stream of it, by whom.
-const CHOICES: [&str; 3] = ["source", "stream", "actor"];
+/// What is chosen, by the names in links: of a source, of a stream or an event of it, by whom.
+const CHOICES: [&str; 4] = ["source", "stream", "event", "actor"];
 
 pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Fault> {
-    let [source, stream, actor] = CHOICES.map(|name| caller.get(name));
+    let [source, stream, event, actor] = CHOICES.map(|name| caller.get(name));
     let before = caller.get("before").and_then(|id| id.parse().ok());
-    let mut filter = match (source, stream) {
-        (Some(source), Some(stream)) => AuditFilter::new().stream(source, stream),
-        (Some(source), None) => AuditFilter::new().source(source),
-        (None, Some(_)) => {
-            let why = "A stream is one of a source: say of which one, too.";
-            return Err(Fault::Invalid(why.into()));
+    let invalid = |why: &str| Err(Fault::Invalid(why.into()));
+    let mut filter = match (source, stream, event) {
+        (_, Some(_), Some(_)) => return invalid("Choose a stream or an event, and not both."),
+        (Some(source), Some(stream), None) => AuditFilter::new().stream(source, stream),
+        (Some(source), None, Some(event)) => AuditFilter::new().event(source, event),
+        (Some(source), None, None) => AuditFilter::new().source(source),
+        (None, Some(_), None) => {
+            return invalid("A stream is one of a source: say of which one, too.");
         }
-        (None, None) => AuditFilter::new(),
+        (None, None, Some(_)) => {
+            return invalid("An event is one of a source: say of which one, too.");
+        }
+        (None, None, None) => AuditFilter::new(),
     };
     if let Some(actor) = actor {
         filter = filter.actor(actor);
@@ -51,10 +56,13 @@ pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Faul
         form.filter method="get" action=(caller.link("/audit", &[])) {
             (streams::source_field(&caller.sources(), source))
             (field("stream", "Correlation id", stream))
+            (field("event", "Event id", event))
             (field("actor", "Who", actor))
             button type="submit" { "Show" }
         }
-        @if page.entries.is_empty() { (show::nothing("Nothing was decided or refused.")) }
+        @if page.entries.is_empty() {
+            (show::nothing(if chosen.is_empty() { "Nothing was decided or refused." } else { "Nothing of that was decided or refused." }))
+        }
         @else { (lines(&caller, "Decisions and refusals, newest first, in UTC", &page.entries)) }
         (show::pager(first, next))
     };

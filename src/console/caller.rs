@@ -41,6 +41,8 @@ pub(super) struct Frame {
     pub(super) actor: String,
     pub(super) acts: bool,
     pub(super) now: Timestamp,
+    /// The sources of this process, to find an event in.
+    pub(super) sources: Vec<String>,
     /// Where one can sign out.
     pub(super) leave: Option<Markup>,
 }
@@ -79,6 +81,7 @@ impl<DB: Backend> Caller<DB> {
             actor: self.actor.name().to_owned(),
             acts: self.may_act(),
             now: self.now,
+            sources: self.sources(),
             leave: signed_in.then(|| self.form("/logout", &[], &button)),
         }
     }

@@ -97,8 +97,10 @@ async fn let_in<DB: Backend>(
         Answer::Raw(response) => response,
         Answer::Page(page) => {
             let flash = flash(asked, &who.by);
+            let status = page.status;
             let page = shell::page(&frame, flash.as_ref(), page);
-            let mut response = ([(header::CONTENT_TYPE, HTML)], page.into_string()).into_response();
+            let content = (status, [(header::CONTENT_TYPE, HTML)], page.into_string());
+            let mut response = content.into_response();
             if flash.is_some() {
                 cookie(&mut response, &asked.jar.remove(FLASH));
             }

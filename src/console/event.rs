@@ -6,6 +6,7 @@ use maud::{Markup, html};
 
 use super::asked::{Answer, Fault, Page};
 use super::caller::Caller;
+use super::show::Look;
 use super::{audit, show};
 use crate::clock::Timestamp;
 use crate::operator::{AuditEntry, AuditFilter, Letter, Reason, State, Story};
@@ -31,8 +32,20 @@ pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Faul
             Some(story) => { (known(&caller, story, most)) }
         }
         (history(&caller, &lines))
+        p.more { a href=(caller.link("/audit", &[("source", source), ("event", id)])) { "Its audit log" } }
     };
-    Ok(Page::new("Event", content).about(id, source).into())
+    let part = story.as_ref().map_or("", |story| part(&story.letter));
+    let page = Page::new("Event", content).about(id, source);
+    Ok(page.part(Some(part)).into())
+}
+
+/// Of the console, the one that has it in its list.
+fn part(letter: &Letter) -> &'static str {
+    match letter.state {
+        State::Dead | State::Fenced => "/dead",
+        State::Parked if letter.sequence.is_some() && !letter.out_of_order => "/streams",
+        _ => "",
+    }
 }
 
 /// The body, for somebody who said why: it is in the audit table before he sees it.
@@ -80,7 +93,8 @@ fn known<DB: Backend>(caller: &Caller<DB>, story: &Story, most: Option<u32>) -> 
     let letter = &story.letter;
     html! {
         p.verdict {
-            (show::state(letter.state, letter.reason))
+            @if letter.state == State::Parked && letter.attempts > 0 { (Look::Failing.badge("parked: failing")) }
+            @else { (show::state(letter.state, letter.reason)) }
             @if let Some(reason) = letter.reason { " " (show::advice(reason)) }
             @if letter.last_status.is_some() || letter.last_error.is_some() {
                 span.answer {
@@ -114,7 +128,7 @@ fn next_attempt(now: Timestamp, story: &Story) -> Option<Markup> {
     Some(match (letter.state, letter.reason) {
         (State::Parked, _) => html! {
             @match (letter.not_before.filter(|at| *at > now), waits_for) {
-                (Some(at), _) => { (show::at(now, at)) }
+                (Some(at), _) => { (show::due_at(now, at)) }
                 (None, Some(stream)) if stream.next >= 0 => {
                     "when its turn is there: the stream waits for " (show::count(stream.next))
                 }

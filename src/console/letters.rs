@@ -177,7 +177,10 @@ pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Faul
         caller.link("/dead", &query)
     });
     let content = html! {
-        p.lead { "Stored events that are not tried again by themselves, but for a gap that fills." }
+        p.lead {
+            "Stored events that are not tried again by themselves, but for a gap that fills. By source and event id: “Since” of the "
+            "filter has the latest ones."
+        }
         (caller.bulk().said(caller.now))
         (filter_form(&caller, &chosen))
         @if page.letters.is_empty() { (show::nothing(none)) }

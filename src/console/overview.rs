@@ -9,15 +9,13 @@ use super::asked::{Answer, Fault, Page};
 use super::caller::Caller;
 use super::letters::BECAUSE;
 use super::show::{self, Look};
+use super::urgent::Urgent;
 use super::{spark, streams, when};
 use crate::clock::Timestamp;
-use crate::operator::StreamPage;
 use crate::order::WorkerStatus;
 use crate::stats::{Counts, SourceStats, Stats};
 use crate::store::Backend;
 
-/// Of those that wait, the first ones: each is a line.
-const STREAMS: usize = 3;
 /// Sources that are shown in full: each is a card of some kilobytes, and tenants may be thousands.
 const CARDS: usize = 50;
 /// Hours that say how it is now: the present one has perhaps just begun.
@@ -73,14 +71,14 @@ pub(super) async fn json<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Faul
 
 pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Fault> {
     let stats = caller.operator.stats().await?;
-    let waiting = caller.operator.streams(None, None, STREAMS).await?;
+    let urgent = Urgent::look(&caller).await?;
     let works = caller.inbox().worker_status();
     let named = caller.get("source");
     let cards = cards(&stats, named);
     let content = html! {
-        (verdict(&caller, &stats, is_at_work(caller.now, &works)))
+        (verdict(&caller, &stats, &urgent, is_at_work(caller.now, &works)))
         (worker(caller.now, &works))
-        @if !waiting.streams.is_empty() { (first_streams(&caller, &waiting)) }
+        (urgent.first(&caller))
         @if named.is_some() || stats.sources.len() > CARDS { (choose(&caller, named, cards.len(), stats.sources.len())) }
         div.cards {
             @for source in &cards { (card(&caller, source)) }
@@ -93,19 +91,20 @@ pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Faul
     Ok(Page::new("Overview", content).live().into())
 }
 
-/// The one that is asked for; or all by name, or of more than there is room for those first with which something is the matter.
+/// The one that is asked for; or all, those first with which something is the matter, and by name.
 fn cards<'a>(stats: &'a Stats, named: Option<&str>) -> Vec<&'a SourceStats> {
     let mut sources: Vec<_> = stats.sources.iter().collect();
     if let Some(named) = named {
         sources.retain(|source| source.source == named);
     }
-    if sources.len() > CARDS {
-        sources.sort_by_key(|source| {
-            let matter = [failed(source), source.gaps, dead(source), source.parked];
-            (matter == [0; 4], u64::MAX - source.counts.total)
-        });
-        sources.truncate(CARDS);
-    }
+    // Of more than there is room for, those that get most.
+    let many = sources.len() > CARDS;
+    sources.sort_by_key(|source| {
+        let matter = [failed(source), source.gaps, dead(source), source.parked];
+        let least = u64::MAX - source.counts.total;
+        (matter == [0; 4], if many { least } else { 0 })
+    });
+    sources.truncate(CARDS);
     sources
 }
 
@@ -128,19 +127,13 @@ fn choose<DB: Backend>(
     }
 }
 
-/// What waits, and behind what, without a further step.
-fn first_streams<DB: Backend>(caller: &Caller<DB>, page: &StreamPage) -> Markup {
-    html! {
-        section aria-labelledby="waiting" {
-            h2 #waiting { "Streams that wait" }
-            (streams::list(caller, &page.streams))
-            @if page.next.is_some() { p.more { a href=(caller.link("/streams", &[])) { "All that wait" } } }
-        }
-    }
-}
-
 /// In one sentence, whether somebody has to get up.
-fn verdict<DB: Backend>(caller: &Caller<DB>, stats: &Stats, is_at_work: bool) -> Markup {
+fn verdict<DB: Backend>(
+    caller: &Caller<DB>,
+    stats: &Stats,
+    urgent: &Urgent,
+    is_at_work: bool,
+) -> Markup {
     let failing = stats.sources.iter().filter(|source| failed(source) > 0);
     let sum = |of: fn(&SourceStats) -> u64| stats.sources.iter().map(of).sum::<u64>();
     let (gaps, parked, dead) = (sum(|s| s.gaps), sum(|s| s.parked), sum(dead));
@@ -152,9 +145,10 @@ fn verdict<DB: Backend>(caller: &Caller<DB>, stats: &Stats, is_at_work: bool) ->
         .min();
     html! {
         ul.verdict {
+            (urgent.verdict(caller))
             @if failed > 0 {
                 li {
-                    (Look::Dead.badge("failing")) " "
+                    (Look::Dead.badge("failed")) " "
                     (show::counted(failed, "delivery or attempt", "deliveries or attempts"))
                     " failed in this hour and the one before it, of "
                     (show::counted(failing.count() as u64, "source", "sources")) "."
@@ -180,7 +174,7 @@ fn verdict<DB: Backend>(caller: &Caller<DB>, stats: &Stats, is_at_work: bool) ->
                 li {
                     (Look::Parked.badge("parked")) " "
                     (show::counted(parked, "event is", "events are")) " parked"
-                    @if let Some(oldest) = oldest { ", the oldest " (show::ago(caller.now, oldest)) }
+                    @if let Some(oldest) = oldest { ", the oldest of them stored " (show::ago(caller.now, oldest)) }
                     "."
                 }
             }
@@ -189,6 +183,7 @@ fn verdict<DB: Backend>(caller: &Caller<DB>, stats: &Stats, is_at_work: bool) ->
                     (Look::Dead.badge("dead")) " "
                     a href=(caller.link("/dead", &[])) { (show::counted(dead, "dead letter", "dead letters")) }
                     " to be decided about."
+                    @if urgent.holds_nothing_up() { " None of them holds a stream up." }
                 }
             }
         }
@@ -259,19 +254,20 @@ fn card<DB: Backend>(caller: &Caller<DB>, source: &SourceStats) -> Markup {
                 ("Deliveries, 24 h", html! { b { (show::count(counts.total)) } }),
                 ("Succeeded", html! { b { (counts.success_percent().unwrap_or_else(|| "–".into())) } }),
                 ("Failed", html! { (show::count(counts.failed)) }),
+                ("Rejected", html! { (show::count(counts.discarded)) }),
                 ("Last 5xx", maybe(now, counts.last_5xx)),
                 ("Handler p95 / p99", html! { (show::seconds(counts.p95)) " / " (show::seconds(counts.p99)) }),
                 ("Duplicates", html! { (show::count(counts.duplicates)) }),
                 ("Parked now", html! {
                     a href=(caller.link("/streams", &name)) { (show::count(source.parked)) }
-                    @if let Some(at) = source.oldest_parked { ", oldest " (show::ago(now, at)) }
+                    @if let Some(at) = source.oldest_parked { span.quiet { ", the oldest stored " (show::ago(now, at)) } }
                 }),
                 ("Gaps", html! { (show::count(source.gaps)) }),
                 ("Leases", html! { (show::count(source.leases)) }),
                 ("Drain lag", html! { (show::seconds(source.drain_lag)) }),
                 ("Rows in the inbox", html! {
                     (source.rows.map_or("–".into(), show::count))
-                    @if let Some(at) = source.rows_at { span.quiet { ", " (show::ago(now, at)) } }
+                    @if let Some(at) = source.rows_at { span.quiet { ", counted " (show::ago(now, at)) } }
                 }),
                 ("Refused at the door", html! { (show::count(source.refused)) }),
                 ("Held by the fence", html! {

@@ -14,8 +14,8 @@ use http::Method;
 use super::asked::{Answer, Asked, Fault};
 use super::caller::Caller;
 use super::{
-    Site, assets, audit, bulk, confirm, dress, enter, event, letters, login, overview, stream,
-    streams, verbs, waiting,
+    Site, assets, audit, bulk, confirm, dress, enter, event, find, letters, login, overview,
+    stream, streams, verbs, waiting,
 };
 use crate::store::Backend;
 
@@ -144,6 +144,7 @@ pub(super) fn table<DB: Backend>() -> Vec<Route<DB>> {
             "/stream/reset",
             Act(|caller| Box::pin(verbs::reset(caller))),
         ),
+        route(GET, "/find", Look(|caller| Box::pin(find::page(caller)))),
         route(GET, "/event", Look(|caller| Box::pin(event::page(caller)))),
         // It changes nothing but the audit table: who may look may see a body, and is seen to.
         route(

@@ -23,7 +23,9 @@
       const at = Date.parse(time.dateTime);
       if (Number.isNaN(at)) continue;
       const seconds = Math.round((Date.now() - ahead - at) / 1000);
-      time.textContent = seconds < 0 ? `in ${span(-seconds)}` : `${span(seconds)} ago`;
+      // What has happened is not to come, whoever's clock is ahead.
+      const isToCome = seconds < 0 && time.dataset.ago !== 'past';
+      time.textContent = isToCome ? `in ${span(-seconds)}` : `${span(Math.max(seconds, 0))} ago`;
     }
   };
 

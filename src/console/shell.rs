@@ -5,7 +5,7 @@ use maud::{DOCTYPE, Markup, html};
 use super::asked::{Asked, Page};
 use super::caller::Frame;
 use super::session::Flash;
-use super::{assets, show};
+use super::{assets, find, show};
 
 const PAGES: [(&str, &str); 4] = [
     ("/", "Overview"),
@@ -14,19 +14,19 @@ const PAGES: [(&str, &str); 4] = [
     ("/audit", "Audit log"),
 ];
 
-/// The part of the console that a page is in.
+/// The part of the console that a page is in. An event may be in any of them, or in none: its page says.
 fn part(path: &str) -> &str {
     match path {
         "/" => "/",
         path if path.starts_with("/stream") || path.starts_with("/waiting") => "/streams",
-        path if path.starts_with("/dead") || path.starts_with("/event") => "/dead",
+        path if path.starts_with("/dead") => "/dead",
         path => path,
     }
 }
 
 pub(super) fn page(frame: &Frame, flash: Option<&Flash>, page: Page) -> Markup {
     let asked = &frame.asked;
-    let here = part(&asked.path);
+    let here = page.part.unwrap_or_else(|| part(&asked.path));
     let top = html! {
         header.top {
             a.brand href=(asked.link("/", &[])) { "Inbox" }
@@ -35,6 +35,7 @@ pub(super) fn page(frame: &Frame, flash: Option<&Flash>, page: Page) -> Markup {
                     a href=(asked.link(path, &[])) aria-current=[(path == here).then_some("page")] { (name) }
                 }
             }
+            (find::form(asked, &frame.sources))
             div.who {
                 @if !frame.acts { span.mode { "read-only" } }
                 span { (show::text(&frame.actor)) }

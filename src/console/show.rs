@@ -64,20 +64,38 @@ fn is_hidden(character: char) -> bool {
         )
 }
 
-/// How long ago, with the time itself.
+/// How long ago something happened, with the time itself. It may have been after the page was begun, or by a clock that is
+/// ahead: it is not to come all the same.
 pub(super) fn ago(now: Timestamp, at: Timestamp) -> Markup {
-    let utc = when::utc(at);
     html! {
-        time datetime=(utc.replacen(' ', "T", 1) + "Z") title=(utc.clone() + " UTC") data-ago {
-            @if at > now { "in " (when::span(at.since(now))) }
+        time datetime=(datetime(at)) title=(when::utc(at) + " UTC") data-ago="past" {
+            (when::span(now.since(at))) " ago"
+        }
+    }
+}
+
+/// In how long something happens, with the time itself; or how long ago that was to be.
+pub(super) fn due(now: Timestamp, at: Timestamp) -> Markup {
+    html! {
+        time datetime=(datetime(at)) title=(when::utc(at) + " UTC") data-ago {
+            @if at > now { "in " (when::ahead(at.since(now))) }
             @else { (when::span(now.since(at))) " ago" }
         }
     }
 }
 
+fn datetime(at: Timestamp) -> String {
+    when::utc(at).replacen(' ', "T", 1) + "Z"
+}
+
 /// The time itself, and how long ago.
 pub(super) fn at(now: Timestamp, at: Timestamp) -> Markup {
     html! { (when::utc(at)) " UTC " span.quiet { "(" (ago(now, at)) ")" } }
+}
+
+/// The time itself, and in how long it is.
+pub(super) fn due_at(now: Timestamp, at: Timestamp) -> Markup {
+    html! { (when::utc(at)) " UTC " span.quiet { "(" (due(now, at)) ")" } }
 }
 
 /// `12,345`.
@@ -111,6 +129,8 @@ pub(super) enum Look {
     Good,
     Gap,
     Parked,
+    /// It has failed, and is tried again.
+    Failing,
     Dead,
     Skipped,
     Quiet,
@@ -122,6 +142,7 @@ impl Look {
             Self::Good => "good",
             Self::Gap => "gap",
             Self::Parked => "parked",
+            Self::Failing => "failing",
             Self::Dead => "dead",
             Self::Skipped => "skipped",
             Self::Quiet => "quiet",
@@ -134,6 +155,7 @@ impl Look {
             Self::Good => "M3 8.5l3.2 3.2L13 5",
             Self::Gap => "M8 2.6L14.2 13.4H1.8zM8 6.8v2.8M8 11.6v.1",
             Self::Parked => "M6 4v8M10 4v8",
+            Self::Failing => "M12.8 6.2A5.2 5.2 0 1 0 13 9.5M13.4 2.6v3.8H9.6",
             Self::Dead => "M4 4l8 8M12 4l-8 8",
             Self::Skipped => "M3 4l5 4-5 4M8 4l5 4-5 4",
             Self::Quiet => "M4 8h8",
@@ -239,18 +261,28 @@ pub(super) fn facts(facts: &[(&str, Markup)]) -> Markup {
     }
 }
 
-/// A table that scrolls by itself where the screen is narrow.
+/// Columns that a phone has room for.
+const NARROW: usize = 3;
+
+/// A table. Where the screen is narrow, one of a few columns scrolls by itself; of more, each row is a block of names and
+/// values, so that none is out of sight. The roles are written out, since browsers take them from what is drawn as a block.
 pub(super) fn table(caption: &str, heads: &[&str], rows: &[Vec<Markup>]) -> Markup {
+    let stacks = heads.len() > NARROW;
     html! {
-        div.scroll role="region" aria-label=(caption) tabindex="0" {
-            table {
+        div.scroll.stack[stacks] role="region" aria-label=(caption) tabindex="0" {
+            table role="table" {
                 caption { (caption) }
-                thead { tr { @for head in heads { th scope="col" { (head) } } } }
-                tbody {
+                thead role="rowgroup" {
+                    tr role="row" { @for head in heads { th scope="col" role="columnheader" { (head) } } }
+                }
+                tbody role="rowgroup" {
                     @for row in rows {
-                        tr {
-                            @for (index, cell) in row.iter().enumerate() {
-                                @if index == 0 { th scope="row" { (cell) } } @else { td { (cell) } }
+                        tr role="row" {
+                            @for (cell, head) in row.iter().zip(heads).take(1) {
+                                th scope="row" role="rowheader" data-head=(head) { (cell) }
+                            }
+                            @for (cell, head) in row.iter().zip(heads).skip(1) {
+                                td role="cell" data-head=(head) { (cell) }
                             }
                         }
                     }
@@ -306,6 +338,22 @@ mod tests {
         );
         let family = "👩\u{200d}👩\u{200d}👧 ❤\u{fe0f}";
         assert!(text(family).into_string().contains(family));
+    }
+
+    /// The clock may be another process's, or later than the page's.
+    #[test]
+    fn what_has_happened_is_not_to_come() {
+        let now = Timestamp::from_secs(1_000);
+        for (at, happened, happens) in [
+            (999_400, "0 s ago", "0 s ago"),
+            (1_000_400, "0 s ago", "in 1 s"),
+            (1_007_000, "0 s ago", "in 7 s"),
+        ] {
+            let at = Timestamp::from_micros(at * 1_000);
+            let told = [ago(now, at), due(now, at)].map(Markup::into_string);
+            assert!(told[0].contains(happened), "{}", told[0]);
+            assert!(told[1].contains(happens), "{}", told[1]);
+        }
     }
 
     #[test]

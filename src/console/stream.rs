@@ -110,9 +110,9 @@ fn known<DB: Backend>(
             ("Generation", html! { (show::count(info.generation)) }),
             ("Skipped ahead", ranges(&info.ranges)),
         ]))
+        @if caller.may_act() { (actions(caller, source, id, ahead)) }
         @if !shown.is_empty() { (events(caller, source, shown, "What is stored of it")) }
         (show::pager(first, next))
-        @if caller.may_act() { (actions(caller, source, id, ahead)) }
     }
 }
 
@@ -165,12 +165,13 @@ fn summary<DB: Backend>(caller: &Caller<DB>, view: &StreamView) -> Markup {
             } @else if let Some(event) = at {
                 @match event.reason {
                     None if event.not_before > caller.now => {
-                        (Look::Parked.icon()) "Sequence " b { (show::count(next)) } " is here, and "
+                        @if event.attempts > 0 { (Look::Failing.icon()) } @else { (Look::Parked.icon()) }
+                        "Sequence " b { (show::count(next)) } " is here, and "
                         @if event.attempts > 0 {
                             "was tried " b { (show::counted(event.attempts, "time", "times")) } " in vain"
                             @if let Some(status) = event.last_status { " (last answer " b { (status) } ")" }
                         } @else { "was put off by its handler" }
-                        ": the worker tries it again " b { (show::ago(caller.now, event.not_before)) } "."
+                        ": the worker tries it again " b { (show::due(caller.now, event.not_before)) } "."
                     }
                     None => { (Look::Parked.icon()) "Sequence " b { (show::count(next)) } " is here and due: the worker applies it." }
                     Some(reason) => {
@@ -185,7 +186,7 @@ fn summary<DB: Backend>(caller: &Caller<DB>, view: &StreamView) -> Markup {
             }
             @if behind > 0 {
                 " " b { (show::count(behind)) @if view.more { " and more" } } " stored behind it"
-                @if let Some(oldest) = oldest { ", the oldest " (show::ago(caller.now, oldest)) } "."
+                @if let Some(oldest) = oldest { ", the oldest event stored " (show::ago(caller.now, oldest)) } "."
             }
         }
     }
@@ -217,7 +218,8 @@ pub(super) fn events<DB: Backend>(
                 html! { (show::count(event.sequence)) },
                 html! { a href=(link) { (show::text(&event.event_id)) } },
                 html! {
-                    (show::stored(event.reason))
+                    @if event.reason.is_none() && event.attempts > 0 { (Look::Failing.badge("failing")) }
+                    @else { (show::stored(event.reason)) }
                     @if event.leased { " " span.quiet { "claimed by a worker" } }
                 },
                 show::ago(caller.now, event.parked_at),
@@ -227,7 +229,7 @@ pub(super) fn events<DB: Backend>(
                     @if let Some(error) = &event.last_error { (show::brief(error)) }
                 },
                 html! {
-                    @if event.reason.is_none() && event.not_before > caller.now { (show::ago(caller.now, event.not_before)) }
+                    @if event.reason.is_none() && event.not_before > caller.now { (show::due(caller.now, event.not_before)) }
                     @else { "–" }
                 },
             ]
@@ -322,7 +324,7 @@ fn try_now<DB: Backend>(caller: &Caller<DB>, source: &str, view: &StreamView) ->
     html! {
         @if let Some(head) = head {
             details #try-now open {
-                summary { "Try " (show::text(&head.event_id)) " now, and not " (show::ago(caller.now, head.not_before)) }
+                summary { "Try " (show::text(&head.event_id)) " now, and not " (show::due(caller.now, head.not_before)) }
                 (caller.act("/event/try-now", &[("source", source), ("id", &head.event_id)], &Markup::default(), "Try now", false))
             }
         }

@@ -41,8 +41,9 @@ pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Faul
     let apart = waiting::apart(&caller, source).await?;
     let content = html! {
         p.lead {
-            "Each of these waits for a sequence that has not come, or is held up by a dead letter. Nothing else of the source waits "
-            "for it."
+            "Each of these waits for its next sequence: that has not come, or its handler fails and it is tried again, or it is put off, or a dead "
+            "letter stands in its place until somebody replays or skips it. Nothing else of the source waits for it. By source and name; "
+            a href=(caller.link("/", &[])) { "the overview" } " has those first that need somebody most."
         }
         (choose(&caller, source))
         @if page.streams.is_empty() { (show::nothing(none)) }
@@ -68,7 +69,8 @@ fn row<DB: Backend>(caller: &Caller<DB>, stream: &WaitingStream) -> Markup {
         div.row {
             a.name href=(caller.link("/stream", &key)) { (show::text(&stream.correlation_id)) }
             span.quiet { "of " (show::text(&stream.source)) }
-            span.end { "oldest " (show::ago(caller.now, stream.oldest)) }
+            (strip::badge(caller.now, stream))
+            span.end { "oldest event stored " (show::ago(caller.now, stream.oldest)) }
         }
         (strip::of_waiting(caller.now, stream))
     }

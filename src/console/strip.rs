@@ -70,12 +70,12 @@ fn cells_of_waiting(now: Timestamp, stream: &WaitingStream) -> Vec<Cell> {
     let (mut first, mut parked, mut dead) = (stream.first, stream.parked, stream.dead);
     // What it waits for is the first thing that one wants to know.
     if let Some(head) = stream.head.as_ref().filter(|_| stream.first == next) {
-        let (look, left) = match head.reason {
-            None => (Look::Parked, &mut parked),
-            Some(_) => (Look::Dead, &mut dead),
+        let left = match head.reason {
+            None => &mut parked,
+            Some(_) => &mut dead,
         };
         *left = left.saturating_sub(1);
-        cells.push(Cell::new(look, (next, next), standing(now, head)));
+        cells.push(Cell::new(look_of(head), (next, next), standing(now, head)));
         first = first.saturating_add(1);
         if stream.last == next || parked + dead == 0 {
             return cells;
@@ -106,6 +106,29 @@ fn cells_of_waiting(now: Timestamp, stream: &WaitingStream) -> Vec<Cell> {
     cells
 }
 
+fn look_of(head: &Head) -> Look {
+    match (head.reason, head.attempts) {
+        (Some(_), _) => Look::Dead,
+        (None, 1..) => Look::Failing,
+        (None, _) => Look::Parked,
+    }
+}
+
+/// In a word or two, what a stream of a list waits for.
+pub(super) fn badge(now: Timestamp, stream: &WaitingStream) -> Markup {
+    let next = stream.next.unwrap_or(-1);
+    let head = stream.head.as_ref().filter(|_| stream.first == next);
+    match head {
+        _ if next < 0 => Look::Quiet.badge("not begun"),
+        Some(head) if head.reason.is_some() => Look::Dead.badge("held up by a dead letter"),
+        Some(head) if head.attempts > 0 => Look::Failing.badge("failing"),
+        Some(head) if head.not_before > now => Look::Parked.badge("put off"),
+        Some(_) => Look::Parked.badge("due"),
+        None if stream.first > next => Look::Gap.badge("gap"),
+        None => Look::Parked.badge("replayed out of order"),
+    }
+}
+
 /// What keeps a stream waiting.
 fn standing(now: Timestamp, head: &Head) -> String {
     let status = head
@@ -124,14 +147,14 @@ fn standing(now: Timestamp, head: &Head) -> String {
                 attempts => format!("{} times", show::count(attempts)),
             };
             let again = again.map_or_else(String::new, |again| format!(", {again}"));
-            format!("tried {times}{status}{again}")
+            format!("failing: tried {times}{status}{again}")
         }
     }
 }
 
 /// When it is tried again, if that is not now.
 fn again(now: Timestamp, not_before: Timestamp) -> Option<String> {
-    (not_before > now).then(|| format!("again in {}", when::span(not_before.since(now))))
+    (not_before > now).then(|| format!("again in {}", when::ahead(not_before.since(now))))
 }
 
 /// The strip of one stream, of which every stored event is known, or the first ones.
@@ -169,6 +192,9 @@ fn cells_of_view(now: Timestamp, info: &StreamInfo, events: &[StreamEvent]) -> V
             // A sequence may have several: one that another id has taken the place of, and that one.
             while let Some(event) = events.next_if(|event| event.sequence == at) {
                 (look, says) = match event.reason {
+                    None if at == info.next && event.attempts > 0 && !event.leased => {
+                        (Look::Failing, standing(now, &head_of(event)))
+                    }
                     None => (Look::Parked, parked(now, event, at == info.next)),
                     Some(reason) => (Look::Dead, format!("dead: {}", show::word(reason))),
                 };
@@ -198,6 +224,15 @@ fn cells_of_view(now: Timestamp, info: &StreamInfo, events: &[StreamEvent]) -> V
         cells.push(Cell::new(Look::Quiet, (at, at), "comes next"));
     }
     cells
+}
+
+fn head_of(event: &StreamEvent) -> Head {
+    Head {
+        reason: event.reason,
+        attempts: event.attempts,
+        last_status: event.last_status,
+        not_before: event.not_before,
+    }
 }
 
 fn parked(now: Timestamp, event: &StreamEvent, is_next: bool) -> String {
@@ -452,7 +487,10 @@ mod tests {
             told.collect::<Vec<_>>()
         };
         assert_eq!(told(None, 0, 3), ["1 due", "2–3 2 parked"]);
-        assert_eq!(told(None, 8, 3), ["1 tried 8 times (500)", "2–3 2 parked"]);
+        assert_eq!(
+            told(None, 8, 3),
+            ["1 failing: tried 8 times (500)", "2–3 2 parked"]
+        );
         let rejected = Some(Reason::Rejected);
         assert_eq!(
             told(rejected, 1, 3),

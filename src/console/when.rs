@@ -22,6 +22,11 @@ pub(super) fn span(span: Duration) -> String {
     }
 }
 
+/// How long it is until something happens: not "0 s", which is now.
+pub(super) fn ahead(span: Duration) -> String {
+    self::span(span.max(Duration::from_secs(1)))
+}
+
 /// What a browser's field for a date and a time holds, taken as UTC: `2026-11-30T13:05`, with or without seconds.
 pub(super) fn parse(text: &str) -> Option<Timestamp> {
     let text = text.trim_end_matches('Z').replacen(' ', "T", 1);
@@ -70,5 +75,7 @@ mod tests {
         ] {
             assert_eq!(span(Duration::from_secs(seconds)), text);
         }
+        assert_eq!(ahead(Duration::from_millis(400)), "1 s");
+        assert_eq!(ahead(Duration::from_secs(61)), "1 min");
     }
 }

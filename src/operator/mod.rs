@@ -56,7 +56,9 @@ pub use letters::{Filter, Letter, Neighbour, Page, PageKey, Story, Unreadable};
 pub use outside::{Clocks, Incident, ListState, WorkerBeat};
 use stream::info;
 pub use stream::{Moved, Seen, StreamInfo};
-pub use streams::{Head, StreamEvent, StreamKey, StreamPage, StreamView, WaitingStream};
+pub use streams::{
+    Head, StreamEvent, StreamKey, StreamPage, StreamView, UrgentStreams, WaitingStream,
+};
 pub use waiting::Waiting;
 
 pub use crate::store::{Range, RangeKind, Reason, State};

@@ -5,7 +5,11 @@ use super::stream::{Seen, StreamInfo, info};
 use super::{MOST, Operator, Rows};
 use crate::clock::Timestamp;
 use crate::error::OperatorError;
+use crate::order::in_time;
 use crate::store::{Backend, Lease, Place, Reason, Stream, StreamEventRow, StreamRow};
+
+/// More than anybody looks at.
+const URGENT: i64 = 100;
 
 /// Where a page of streams ended: what the next one comes after.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -109,6 +113,24 @@ pub struct StreamPage {
     pub next: Option<StreamKey>,
 }
 
+/// The streams that need somebody most, of all that wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UrgentStreams {
+    /// When this was looked up.
+    pub at: Timestamp,
+    /// Up to 100: first those that a dead letter holds up, then those whose next event has failed and is tried again, then those
+    /// that wait for a sequence that has not come, and last what goes on by itself; of each, those first whose oldest event has
+    /// been stored longest.
+    pub streams: Vec<WaitingStream>,
+    /// In how many streams something waits, in all.
+    pub all: u64,
+    /// How many of those a dead letter holds up.
+    pub held_up: u64,
+    /// In how many the next event has failed, and is tried again.
+    pub failing: u64,
+}
+
 /// A stored event in its stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -194,6 +216,40 @@ impl<DB: Backend> Operator<DB> {
             .await?;
         let last = found.last().filter(|_| found.len() == limit);
         let next = last.map(|row| StreamKey::new(&*row.source, &*row.correlation_id));
+        let streams = self.as_waiting(found).await;
+        Ok(StreamPage { streams, next })
+    }
+
+    /// The streams that need somebody most, and how many wait, of all sources. All that is stored is read for it, of which
+    /// there is a bound for each source; where that takes long, it is not done again for fifty times as long, and
+    /// [`UrgentStreams::at`] says of when it is.
+    ///
+    /// # Errors
+    /// If the database could not be asked.
+    pub async fn urgent_streams(&self) -> Result<UrgentStreams, OperatorError> {
+        let look = async {
+            let at = self.shared.clock.now();
+            let found = in_time(async {
+                let mut conn = self.shared.acquire_statements().await?;
+                let found = DB::urgent_streams(&mut conn, &self.shared.sql, URGENT).await;
+                conn.done(found).await
+            });
+            let found = found.await?;
+            Ok(UrgentStreams {
+                at,
+                streams: self.as_waiting(found.streams).await,
+                all: found.all.unsigned_abs(),
+                held_up: found.held_up.unsigned_abs(),
+                failing: found.failing.unsigned_abs(),
+            })
+        };
+        let found = self.shared.stats.urgent.or_last(look).await;
+        found
+            .map(|found| UrgentStreams::clone(&found))
+            .map_err(OperatorError::database)
+    }
+
+    async fn as_waiting(&self, found: Vec<StreamRow>) -> Vec<WaitingStream> {
         let mut streams: Vec<_> = found.into_iter().map(WaitingStream::from).collect();
         for stream in &mut streams {
             // Nothing of it was applied or parked: it is where its source begins.
@@ -205,7 +261,7 @@ impl<DB: Backend> Operator<DB> {
                 stream.head = None;
             }
         }
-        Ok(StreamPage { streams, next })
+        streams
     }
 
     /// Where a stream stands, and up to `limit` (at most 1,000) of the events that are stored of its present generation,

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::{first_slot, slot_of};
+use super::{Paced, Stored, first_slot, slot_of};
 use crate::clock::Timestamp;
 use crate::dispatch::{Ended, Own, Stop, own};
 use crate::error::OperatorError;
+use crate::operator::UrgentStreams;
 use crate::order::{every_source, in_time};
 use crate::shared::Shared;
 use crate::source::Counted;
@@ -48,7 +49,9 @@ pub(crate) struct Statistics {
     /// The counters of every source, tenants included: they may be gone before their counts are written.
     counted: Mutex<Vec<Arc<Counted>>>,
     flushing: tokio::sync::Mutex<Flushing>,
-    pub(super) stored: super::stored::Cache,
+    pub(super) stored: Paced<Stored>,
+    /// Streams, those first that need somebody most.
+    pub(crate) urgent: Paced<UrgentStreams>,
 }
 
 #[derive(Default)]

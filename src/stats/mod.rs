@@ -14,6 +14,7 @@
 
 mod flush;
 mod latency;
+mod paced;
 mod rows;
 mod stored;
 mod tally;
@@ -26,6 +27,7 @@ use serde::Serialize;
 use crate::clock::Timestamp;
 
 pub(crate) use flush::{Statistics, flush, purge};
+pub(crate) use paced::Paced;
 pub(crate) use rows::run as count_rows;
 pub(crate) use stored::Stored;
 pub(crate) use tally::{OUTCOMES, Tally, taken};

@@ -4,25 +4,13 @@
 //! the same, it is not done again for fifty times as long.
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::time::Instant;
 
 use crate::clock::Timestamp;
 use crate::order::in_time;
 use crate::shared::Shared;
 use crate::source::SourceState;
 use crate::store::{Backend, StoredNow};
-
-/// The pause after a look, as often as what it took.
-const PAUSES: u32 = 50;
-/// What takes less is not worth a pause.
-const QUICK: Duration = Duration::from_millis(50);
-/// After a look that has failed it is left alone for as long as that took, and so long at least: everybody who asks while the
-/// database is away would wait for its end, one after the other.
-const FAILED: Duration = Duration::from_secs(1);
 
 /// By source.
 #[derive(Default)]
@@ -42,47 +30,19 @@ struct OfSource {
     revived_since: Option<Timestamp>,
 }
 
-/// The last look.
-#[derive(Default)]
-pub(super) struct Cache(tokio::sync::Mutex<Option<Last>>);
-
-struct Last {
-    /// Or why there was nothing to be had.
-    stored: Result<Arc<Stored>, String>,
-    /// It will do until then.
-    until: Instant,
-}
-
 impl Stored {
     /// Looks now, or takes the last look where that took long or has just failed.
     pub(crate) async fn now<DB: Backend>(shared: &Shared<DB>) -> Result<Arc<Self>, sqlx::Error> {
-        let mut cache = shared.stats.stored.0.lock().await;
-        if let Some(Last { stored, until }) = &*cache
-            && Instant::now() < *until
-        {
-            let stored = stored.as_ref().map(Arc::clone);
-            // An error of the driver is nobody's to keep; its words are.
-            return stored.map_err(|words| sqlx::Error::Io(io::Error::other(words.as_str())));
-        }
-        let (began, at) = (Instant::now(), shared.clock.now());
-        let found = in_time(async {
-            let mut conn = shared.acquire_statements().await?;
-            let found = DB::stored_now(&mut conn, &shared.sql, at).await;
-            conn.done(found).await
-        })
-        .await;
-        let stored = found.map(|found| Arc::new(Self::of(at, found)));
-        let pause = match (&stored, began.elapsed()) {
-            (Err(_), took) => took.max(FAILED),
-            (Ok(_), took) if took < QUICK => Duration::ZERO,
-            (Ok(_), took) => took * PAUSES,
+        let look = async {
+            let at = shared.clock.now();
+            let found = in_time(async {
+                let mut conn = shared.acquire_statements().await?;
+                let found = DB::stored_now(&mut conn, &shared.sql, at).await;
+                conn.done(found).await
+            });
+            Ok(Self::of(at, found.await?))
         };
-        let last = stored.as_ref().map(Arc::clone);
-        *cache = Some(Last {
-            stored: last.map_err(|error| format!("{error}, a moment ago")),
-            until: Instant::now() + pause,
-        });
-        stored
+        shared.stats.stored.or_last(look).await
     }
 
     fn of(at: Timestamp, found: StoredNow) -> Self {

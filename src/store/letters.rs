@@ -307,6 +307,27 @@ macro_rules! statements_for_operators {
             rows.iter().map(waiting_stream).collect()
         }
 
+        async fn urgent_streams(
+            conn: &mut Self::Connection,
+            sql: &Sql,
+            limit: i64,
+        ) -> Result<UrgentRows> {
+            $crate::fail::point!(sql, "store.urgent_streams");
+            let rows = sqlx::query(sql.urgent_streams.clone())
+                .persistent(sql.named)
+                .bind(limit)
+                .fetch_all(conn)
+                .await?;
+            let mut urgent = UrgentRows::default();
+            if let Some(row) = rows.first() {
+                urgent.all = row.try_get(13)?;
+                urgent.held_up = row.try_get(14)?;
+                urgent.failing = row.try_get(15)?;
+            }
+            urgent.streams = rows.iter().map(waiting_stream).collect::<Result<_>>()?;
+            Ok(urgent)
+        }
+
         async fn stream_events(
             conn: &mut Self::Connection,
             sql: &Sql,
@@ -388,6 +409,7 @@ macro_rules! letter_row {
             })
         }
 
+        /// Of `waiting_streams` and `urgent_streams`.
         fn waiting_stream(row: &$row) -> Result<StreamRow> {
             Ok(StreamRow {
                 source: required(text(row, 0)?)?,

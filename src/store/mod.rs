@@ -896,6 +896,13 @@ pub trait Backend: Database + sealed::Sealed {
         after: Stream<'_>,
         limit: i64,
     ) -> impl Future<Output = Result<Vec<StreamRow>>> + Send;
+    /// Streams in which something waits, those first that need somebody most.
+    #[doc(hidden)]
+    fn urgent_streams(
+        conn: &mut Self::Connection,
+        sql: &Sql,
+        limit: i64,
+    ) -> impl Future<Output = Result<UrgentRows>> + Send;
     /// Stored events of one generation of a stream, from a sequence on.
     #[doc(hidden)]
     fn stream_events(

@@ -549,20 +549,33 @@ statements! {
             s.parked, s.dead, s.oldest,
             (SELECT CAST(MIN(COALESCE(h.reason, 0)) AS {bigint}) {head}), (SELECT CAST(MAX(h.attempts) AS {bigint}) {head}),
             (SELECT CAST(MAX(h.last_status) AS {bigint}) {head}), (SELECT MAX(h.not_before) {head})
-        FROM (SELECT p.source, p.correlation_id, CAST(p.generation AS {bigint}) AS generation,
-                MAX(c.next_sequence) AS next_sequence, MIN(p.sequence) AS lowest, MAX(p.sequence) AS highest,
-                CAST(SUM(CASE WHEN p.reason IS NULL THEN 1 ELSE 0 END) AS {bigint}) AS parked,
-                CAST(SUM(CASE WHEN p.reason IS NULL THEN 0 ELSE 1 END) AS {bigint}) AS dead,
-                MIN(p.parked_at) AS oldest
-            FROM {p}pending p
-            LEFT JOIN {p}cursor c ON c.source = p.source AND c.correlation_id = p.correlation_id
-                AND c.generation = p.generation
-            WHERE {after_stream_of_p} AND p.source <= ?
-                AND p.sequence IS NOT NULL
-                AND (p.reason IS NULL OR (p.reason <= 4 AND p.sequence >= COALESCE(c.next_sequence, 0)))
+        FROM (SELECT {waiting}
+            WHERE {after_stream_of_p} AND p.source <= ? AND {waits}
             GROUP BY p.source, p.correlation_id, p.generation
             ORDER BY p.source, p.correlation_id, p.generation LIMIT ?) AS s
         ORDER BY s.source, s.correlation_id, s.generation";
+    // The same of all of them, by what they need, and how many there are: all rows are read for it. First those that a dead
+    // letter holds up (0), then those whose next event fails (1), those that wait for one that has not come (2), and what
+    // goes on by itself (3). Without a cursor a stream begins at 0 or 1.
+    urgent_streams = "SELECT s.source, s.correlation_id, s.generation, s.next_sequence, s.lowest, s.highest,
+            s.parked, s.dead, s.oldest,
+            (SELECT CAST(MIN(COALESCE(h.reason, 0)) AS {bigint}) {head}), (SELECT CAST(MAX(h.attempts) AS {bigint}) {head}),
+            (SELECT CAST(MAX(h.last_status) AS {bigint}) {head}), (SELECT MAX(h.not_before) {head}),
+            s.streams, s.held_up, s.failing
+        FROM (SELECT t.*, COUNT(*) OVER () AS streams,
+                CAST(SUM(CASE WHEN t.urgency = 0 THEN 1 ELSE 0 END) OVER () AS {bigint}) AS held_up,
+                CAST(SUM(CASE WHEN t.urgency = 1 THEN 1 ELSE 0 END) OVER () AS {bigint}) AS failing
+            FROM (SELECT CASE MAX(CASE
+                            WHEN p.out_of_order = 1 OR c.next_sequence < 0 OR p.sequence < c.next_sequence THEN 0
+                            WHEN p.sequence > COALESCE(c.next_sequence, 1) THEN 1
+                            WHEN p.reason IS NOT NULL THEN 4
+                            WHEN p.attempts > 0 THEN 3
+                            ELSE 2 END)
+                        WHEN 4 THEN 0 WHEN 3 THEN 1 WHEN 1 THEN 2 ELSE 3 END AS urgency, {waiting}
+                WHERE {waits}
+                GROUP BY p.source, p.correlation_id, p.generation) AS t
+            ORDER BY t.urgency, t.oldest, t.source, t.correlation_id, t.generation LIMIT ?) AS s
+        ORDER BY s.urgency, s.oldest, s.source, s.correlation_id, s.generation";
     stream_events = "SELECT event_id, sequence, CAST(reason AS {bigint}), parked_at, not_before,
             CAST(attempts AS {bigint}), CAST(last_status AS {bigint}), last_error, lease_token
         FROM {p}pending
@@ -734,6 +747,20 @@ fn of_buckets(text: &str) -> String {
     all.join(", ")
 }
 
+/// Streams of which something is stored.
+const WAITING: &str = "p.source, p.correlation_id, CAST(p.generation AS {bigint}) AS generation,
+                MAX(c.next_sequence) AS next_sequence, MIN(p.sequence) AS lowest, MAX(p.sequence) AS highest,
+                CAST(SUM(CASE WHEN p.reason IS NULL THEN 1 ELSE 0 END) AS {bigint}) AS parked,
+                CAST(SUM(CASE WHEN p.reason IS NULL THEN 0 ELSE 1 END) AS {bigint}) AS dead,
+                MIN(p.parked_at) AS oldest
+            FROM {p}pending p
+            LEFT JOIN {p}cursor c ON c.source = p.source AND c.correlation_id = p.correlation_id
+                AND c.generation = p.generation";
+
+/// What waits in a stream, or holds it up; not what was set aside.
+const WAITS: &str = "p.sequence IS NOT NULL
+                AND (p.reason IS NULL OR (p.reason <= 4 AND p.sequence >= COALESCE(c.next_sequence, 0)))";
+
 /// What is stored at the cursor of a stream `s`. Its place may have been taken over: then the one that has it comes first.
 const HEAD: &str = "FROM {p}pending h WHERE h.source = s.source AND h.correlation_id = s.correlation_id
                 AND h.generation = s.generation AND h.sequence = COALESCE(s.next_sequence, s.lowest)";
@@ -780,6 +807,8 @@ fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
         .replace("{now}", dialect.now)
         .replace("{letter}", LETTER)
         .replace("{head}", HEAD)
+        .replace("{waiting}", WAITING)
+        .replace("{waits}", WAITS)
         .replace("{buckets}", &of_buckets("{b}"))
         .replace("{add_buckets}", &of_buckets("{b} = {b} + ?"))
         .replace("{bucket_values}", &of_buckets("?"))

@@ -670,6 +670,19 @@ pub struct StreamRow {
     pub head: Option<HeadRow>,
 }
 
+/// The most urgent of the streams in which something waits.
+#[doc(hidden)]
+#[derive(Default)]
+pub struct UrgentRows {
+    pub streams: Vec<StreamRow>,
+    /// How many there are in all.
+    pub all: i64,
+    /// A dead letter is at the cursor of so many of them.
+    pub held_up: i64,
+    /// An event that has failed is at the cursor of so many.
+    pub failing: i64,
+}
+
 /// What is stored where a stream stands.
 #[doc(hidden)]
 pub struct HeadRow {

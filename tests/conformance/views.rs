@@ -14,6 +14,7 @@ suite![
     streams_that_wait_are_listed_in_pages_with_what_they_wait_for,
     a_stream_that_a_dead_letter_holds_up_is_listed_and_one_that_goes_on_is_not,
     a_stream_whose_head_is_tried_again_and_again_says_so,
+    the_streams_that_need_somebody_most_come_first,
     a_stream_is_shown_with_its_cursor_its_ranges_and_what_is_stored,
     the_audit_log_is_read_newest_first_in_pages,
     the_audit_log_is_read_by_stream_and_by_actor,
@@ -178,6 +179,59 @@ async fn a_stream_whose_head_is_tried_again_and_again_says_so<D: TestDb>(db: D) 
     let told = (head.reason, head.attempts, head.last_status);
     assert_eq!(told, (None, 1, Some(500)));
     assert!(head.not_before > now());
+}
+
+/// §5.15, §8: by what they need, and the oldest first; where a stream has no cursor too.
+async fn the_streams_that_need_somebody_most_come_first<D: TestDb>(db: D) {
+    let world = World::<D>::over(&db)
+        .source(|source| source.backoff([Duration::from_secs(3_600)]))
+        .answers(|call: &Call<D>| match call.delivery.event_id() {
+            id if id.contains("bad") => 422,
+            "evt_a_fails_2" => 500,
+            _ => 0,
+        });
+    let world = world.start().await;
+    // The last ones by name have waited longest; what needs nobody, and what is free, come first.
+    world.send(&numbered("z_gap", 3)).await.is_parked(1);
+    world.send(&numbered("y_gap", 1)).await.is(204, "applied");
+    world.send(&numbered("y_gap", 4)).await.is_parked(2);
+    world.send(&numbered("a_fails", 2)).await.is_parked(1);
+    world.send(&numbered("a_fails", 1)).await.is(204, "applied");
+    world.send(&numbered("c_stuck", 1)).await.is(204, "applied");
+    for (id, stream, sequence) in [("bad_c", "c_stuck", 2), ("bad_b", "b_stuck", 1)] {
+        let bad = Event::new(id).of(stream, sequence);
+        world.send(&bad).await.is(422, "rejected");
+    }
+    world
+        .send(&Event::new("bad_free"))
+        .await
+        .is(422, "rejected");
+    world.send(&numbered("b_stuck", 2)).await.is_parked(1);
+    world.send(&numbered("0_fine", 1)).await.is(204, "applied");
+    let began = now();
+    let told = async || {
+        // A look that took long stands for a while.
+        let urgent = ada(&world)
+            .urgent_streams()
+            .await
+            .expect("they are asked for");
+        assert!(urgent.at <= now());
+        let streams = urgent.streams.iter();
+        let names = streams.map(|stream| stream.correlation_id.clone());
+        let numbers = (urgent.all, urgent.held_up, urgent.failing);
+        (names.collect::<Vec<_>>().join(" "), numbers)
+    };
+    let expected = "c_stuck b_stuck a_fails z_gap y_gap".to_owned();
+    eventually("each is where it belongs", async || {
+        told().await == (expected.clone(), (5, 2, 1))
+    })
+    .await;
+    // They say the same as in the list by name.
+    let urgent = ada(&world).urgent_streams().await.expect("asked for");
+    let mut by_name = urgent.streams.clone();
+    by_name.sort_by(|one, other| one.correlation_id.cmp(&other.correlation_id));
+    assert_eq!(by_name, waiting(&world, Some(SOURCE)).await);
+    assert!(urgent.streams.iter().all(|stream| stream.oldest <= began));
 }
 
 /// §8

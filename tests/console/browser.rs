@@ -161,6 +161,12 @@ fn dead_letters_are_replayed_in_bulk_after_a_dry_run() {
     browser.find("#reason-body").write("a look");
     browser.button("Show the body").click();
     browser.sees("\"card\"");
+    // The same by its id, from whatever page.
+    browser.find("form.find input[name=id]").write("evt_bad_07");
+    browser.button("Find").click();
+    browser.sees("evt_bad_07");
+    browser.link("Its audit log").click();
+    browser.sees("Nothing of that was decided or refused.");
     world.mend();
     replay_all(&scene, "12");
     scene.run(world.wait_for_applied(12));
@@ -281,6 +287,7 @@ fn pages_fit_a_phone_in_light_and_dark() {
         ("discard", "/event/discard?source=crm&id=evt_bad_invoice_9"),
         ("dead", "/dead"),
         ("audit", "/audit"),
+        ("found", "/find?id=evt_nowhere"),
     ];
     for look in ["light", "dark"] {
         let features = json!([{ "name": "prefers-color-scheme", "value": look }]);
@@ -302,6 +309,10 @@ fn pages_fit_a_phone_in_light_and_dark() {
                     wide.as_u64().is_some_and(|wide| wide <= width),
                     "{name} is {wide} wide on {width}"
                 );
+                // Nor has a table columns that are out of sight.
+                let hidden = "return [...document.querySelectorAll('.scroll')] \
+                     .filter(table => table.scrollWidth > table.clientWidth).length";
+                assert_eq!(browser.script(hidden), 0, "{name} on {width}");
                 let size = if mobile { "phone" } else { "wide" };
                 scene.picture(&format!("{name}-{look}-{size}"));
             }
@@ -350,6 +361,10 @@ fn furnish(scene: &Scene) {
             .stream("acct_31", 1);
         world.send(refund).await;
         world.stream("acct_31", [2, 3]).await;
+        world.stream("acct_58", [1]).await;
+        let later = testkit::event("evt_later_3").kind("invoice.paid");
+        world.send(later.stream("acct_58", 3)).await;
+        world.stream("acct_58", [4, 5, 2]).await;
         for number in 1..=3 {
             let id = format!("evt_bad_refund_{number}");
             world

@@ -109,7 +109,7 @@ async fn a_long_one_goes_on_by_itself_and_nothing_is_begun_beside_it() {
     let mut ada = world.ada().await;
     let dry = ada.submit("/dead/dry-run", &[("verb", "replay")]).await;
     dry.says("and 380 more");
-    assert_eq!(dry.body.matches("<th scope=\"row\">").count(), 20);
+    assert_eq!(dry.body.matches("<th scope=\"row\"").count(), 20);
     let confirm = [("verb", "replay"), ("seen", "400"), ("reason", "mended")];
     let begun = ada.submit("/dead/bulk", &confirm).await;
     begun.is(StatusCode::SEE_OTHER);

@@ -63,7 +63,7 @@ fn every_colour_of_text_can_be_read_on_its_ground() {
             pairs += 1;
         };
         for name in [
-            "ink", "quiet", "accent", "good", "gap", "parked", "dead", "skipped",
+            "ink", "quiet", "accent", "good", "gap", "parked", "failing", "dead", "skipped",
         ] {
             let text = of(name);
             for (ground, colour) in [
@@ -78,5 +78,5 @@ fn every_colour_of_text_can_be_read_on_its_ground() {
         check("a button", of("on-accent"), of("accent"));
         check("a grave button", card, of("dead"));
     }
-    assert_eq!(pairs, 100);
+    assert_eq!(pairs, 112);
 }

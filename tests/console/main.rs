@@ -9,6 +9,7 @@ mod browser;
 mod bulk;
 mod colours;
 mod confirm;
+mod first;
 mod kit;
 mod misled;
 mod others;

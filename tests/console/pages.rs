@@ -26,7 +26,10 @@ async fn the_overview_says_what_waits_and_what_is_dead() {
     })
     .await;
     let page = ada.get("/").await;
-    page.says("2 events are parked").says("Secrets, by label");
+    page.says("2 events are parked, the oldest of them stored <time")
+        .says("Secrets, by label")
+        .says("None of them holds a stream up.")
+        .says("<dt>Rejected</dt><dd>2</dd>");
     page.says("role=\"img\" aria-label=\"Deliveries by the hour");
     let stats = ada.get("/api/stats").await;
     let stats: serde_json::Value = serde_json::from_str(&stats.body).expect("JSON");
@@ -152,10 +155,16 @@ async fn a_skip_is_done_by_the_cursor_that_was_seen_and_said_once() {
         page.is(StatusCode::OK);
         assert_eq!(page.body.contains("for good"), there, "{query}");
     }
-    ada.get("/audit?stream=acct_1")
-        .await
-        .is(StatusCode::BAD_REQUEST)
-        .says("of which one");
+    for (query, why) in [
+        ("stream=acct_1", "of which one"),
+        ("event=evt_acct_1_1", "of which one"),
+        ("source=crm&stream=acct_1&event=evt_acct_1_1", "not both"),
+    ] {
+        ada.get(&format!("/audit?{query}"))
+            .await
+            .is(StatusCode::BAD_REQUEST)
+            .says(why);
+    }
     assert_eq!(
         world
             .db
@@ -303,7 +312,7 @@ async fn pages_go_on_where_the_last_one_ended() {
         found += page
             .is(StatusCode::OK)
             .body
-            .matches("<th scope=\"row\">")
+            .matches("<th scope=\"row\"")
             .count();
         assert!(found <= 130, "a page twice");
         let next = page

@@ -372,6 +372,7 @@ pub(crate) fn operators<D: TestDb>() -> Scene<D> {
             "store.story",
             "store.neighbours",
             "store.waiting_streams",
+            "store.urgent_streams",
             "store.stream_events",
             "store.audit_lines",
             "store.cursor",
@@ -462,6 +463,8 @@ async fn operate<D: TestDb>(play: Arc<Play<D>>) {
     apart.expect("they are counted");
     let known = play.acts(async || ada.knows(SOURCE).await).await;
     assert_eq!(known, Ok(true));
+    let urgent = play.acts(async || ada.urgent_streams().await).await;
+    urgent.expect("they are asked for");
     let stream = play
         .acts(async || ada.stream(SOURCE, "given", None, 10).await)
         .await;
