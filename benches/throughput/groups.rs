@@ -46,7 +46,7 @@ const OURS: Side = serve("ours", "ours", Feed::Unique);
 const HAND: Side = serve("handwritten", "handwritten", Feed::Unique);
 /// Deliveries that wait for the one writer share a transaction, and so do the next ones of a stream.
 const GROUPED: &[&str] = &["grouped=true"];
-/// The same where nobody waits for a writer: with few connections, for which they wait.
+/// Where nobody waits for a writer: with few connections, for which they wait.
 const GROUPED_OF_FEW: &[&str] = &["grouped=true", "connections=5"];
 const SINGLE: Side = serve("single", "ours", Feed::Unique);
 /// Without the round trip by which sqlx looks whether a connection of the pool is alive.
@@ -114,6 +114,9 @@ pub(crate) const GROUPS: &[Group] = &[
                 serve("handwritten_5", "handwritten", Feed::Unique),
                 &["connections=5"],
             ),
+            other("pgbench", Run::Pgbench, Feed::Unique),
+            other("fastify", Run::Fastify, Feed::Unique),
+            other("fastapi", Run::Fastapi, Feed::Unique),
         ],
         bars: &[
             bar("pg_unique_vs_handwritten_grouped", "handwritten", "1.25"),
@@ -122,6 +125,9 @@ pub(crate) const GROUPS: &[Group] = &[
                 "handwritten_5",
                 "none",
             ),
+            bar("pg_unique_vs_pgbench_grouped", "pgbench", "0.70"),
+            bar("pg_unique_vs_fastify_grouped", "fastify", "1.7"),
+            bar("pg_unique_vs_fastapi_grouped", "fastapi", "2.8"),
         ],
         ..POSTGRES
     },

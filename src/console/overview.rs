@@ -173,7 +173,7 @@ fn verdict<DB: Backend>(
             @if parked > 0 {
                 li {
                     (Look::Parked.badge("parked")) " "
-                    (show::counted(parked, "event is", "events are")) " parked"
+                    a href=(caller.link("/waiting", &[])) { (show::counted(parked, "event is", "events are")) " parked" }
                     @if let Some(oldest) = oldest { ", the oldest of them stored " (show::ago(caller.now, oldest)) }
                     "."
                 }

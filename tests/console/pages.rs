@@ -26,7 +26,7 @@ async fn the_overview_says_what_waits_and_what_is_dead() {
     })
     .await;
     let page = ada.get("/").await;
-    page.says("2 events are parked, the oldest of them stored <time")
+    page.says("2 events are parked</a>, the oldest of them stored <time")
         .says("Secrets, by label")
         .says("None of them holds a stream up.")
         .says("<dt>Rejected</dt><dd>2</dd>");
