@@ -242,10 +242,23 @@ pub(super) fn list<DB: Backend>(
     letters: &[Result<Letter, Unreadable>],
     caption: &str,
 ) -> Markup {
+    table(caller, letters, caption, "Why", |letter| {
+        show::stored(letter.reason)
+    })
+}
+
+/// Stored events with what there is to say of each, and a column of their own.
+pub(super) fn table<DB: Backend>(
+    caller: &Caller<DB>,
+    letters: &[Result<Letter, Unreadable>],
+    caption: &str,
+    head: &'static str,
+    cell: impl Fn(&Letter) -> Markup,
+) -> Markup {
     let rows: Vec<_> = letters
         .iter()
         .map(|letter| match letter {
-            Ok(letter) => row(caller, letter),
+            Ok(letter) => row(caller, letter, cell(letter)),
             Err(unreadable) => {
                 let id = unreadable.key.as_ref().map_or("?", |key| &key.event_id);
                 vec![
@@ -261,7 +274,7 @@ pub(super) fn list<DB: Backend>(
         .collect();
     let heads = [
         "Event",
-        "Why",
+        head,
         "Source and type",
         "Stream",
         "Since",
@@ -270,23 +283,28 @@ pub(super) fn list<DB: Backend>(
     show::table(caption, &heads, &rows)
 }
 
-fn row<DB: Backend>(caller: &Caller<DB>, letter: &Letter) -> Vec<Markup> {
+fn row<DB: Backend>(caller: &Caller<DB>, letter: &Letter, cell: Markup) -> Vec<Markup> {
     let event = caller.link(
         "/event",
         &[("source", &letter.source), ("id", &letter.event_id)],
     );
     vec![
         html! { a href=(event) { (show::text(&letter.event_id)) } },
-        show::stored(letter.reason),
+        cell,
         html! {
             (show::text(&letter.source))
             @if let Some(kind) = &letter.event_type { br; span.quiet { (show::text(kind)) } }
         },
         html! {
-            @if let Some(id) = &letter.correlation_id {
-                a href=(caller.link("/stream", &[("source", &letter.source), ("id", id)])) { (show::text(id)) }
-                @if let Some(sequence) = letter.sequence { " " span.quiet { "#" (show::count(sequence)) } }
-            } @else { "–" }
+            @match (&letter.correlation_id, letter.sequence) {
+                (Some(id), Some(sequence)) => {
+                    a href=(caller.link("/stream", &[("source", &letter.source), ("id", id)])) { (show::text(id)) }
+                    " " span.quiet { "#" (show::count(sequence)) }
+                }
+                // It has no place in a stream.
+                (Some(id), None) => { (show::text(id)) }
+                (None, _) => { "–" }
+            }
         },
         show::ago(caller.now, letter.decided_at),
         html! {

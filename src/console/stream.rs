@@ -334,20 +334,9 @@ fn try_now<DB: Backend>(caller: &Caller<DB>, source: &str, view: &StreamView) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Timestamp;
 
     fn view(sequences: &[i64], more: bool) -> StreamView {
-        let event = |sequence: &i64| StreamEvent {
-            event_id: format!("evt_{sequence}"),
-            sequence: *sequence,
-            reason: None,
-            parked_at: Timestamp::default(),
-            not_before: Timestamp::default(),
-            attempts: 0,
-            last_status: None,
-            last_error: None,
-            leased: false,
-        };
+        let event = |sequence: &i64| StreamEvent::stored(*sequence, None);
         StreamView {
             info: StreamInfo {
                 next: 1,

@@ -294,20 +294,6 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_secs(1_000);
 
-    fn event(sequence: i64, reason: Option<Reason>) -> StreamEvent {
-        StreamEvent {
-            event_id: format!("evt_{sequence}"),
-            sequence,
-            reason,
-            parked_at: Timestamp::default(),
-            not_before: Timestamp::default(),
-            attempts: 0,
-            last_status: None,
-            last_error: None,
-            leased: false,
-        }
-    }
-
     fn range(first: i64, last: i64) -> Range {
         let kind = RangeKind::Skipped;
         Range { first, last, kind }
@@ -330,10 +316,10 @@ mod tests {
     #[test]
     fn a_gap_is_drawn_between_what_is_applied_and_what_waits() {
         let events = [
-            event(5, None),
-            event(6, None),
-            event(8, Some(Reason::Rejected)),
-            event(9, None),
+            StreamEvent::stored(5, None),
+            StreamEvent::stored(6, None),
+            StreamEvent::stored(8, Some(Reason::Rejected)),
+            StreamEvent::stored(9, None),
         ];
         assert_eq!(
             told(3, vec![], &events),
@@ -351,9 +337,9 @@ mod tests {
     #[test]
     fn skipped_ranges_are_drawn_around_what_lies_in_them() {
         let events = [
-            event(2, Some(Reason::Skipped)),
-            event(4, Some(Reason::Skipped)),
-            event(9, None),
+            StreamEvent::stored(2, Some(Reason::Skipped)),
+            StreamEvent::stored(4, Some(Reason::Skipped)),
+            StreamEvent::stored(9, None),
         ];
         assert_eq!(
             told(3, vec![range(3, 6)], &events),
@@ -382,14 +368,17 @@ mod tests {
         assert_eq!(told(0, vec![], &[]), ["0 comes next"]);
         assert_eq!(told(-1, vec![], &[]), ["0 settling"]);
         assert_eq!(
-            told(3, vec![], &[event(3, None)]),
+            told(3, vec![], &[StreamEvent::stored(3, None)]),
             ["0–2 dealt with", "3 due"]
         );
     }
 
     #[test]
     fn before_a_stream_has_begun_nothing_below_what_came_is_missing() {
-        let events = [event(500, None), event(502, None)];
+        let events = [
+            StreamEvent::stored(500, None),
+            StreamEvent::stored(502, None),
+        ];
         assert_eq!(
             told(-1, vec![], &events),
             ["0 settling", "500 parked", "501 missing", "502 parked"]

@@ -8,7 +8,7 @@ use super::caller::Caller;
 use super::confirm::NAMED;
 use super::pairs::Pairs;
 use super::show::Look;
-use super::{show, streams};
+use super::{letters, show, streams};
 use crate::operator::{BulkOptions, Letter, PageKey, Unreadable, Waiting};
 use crate::store::Backend;
 
@@ -126,65 +126,18 @@ fn together<DB: Backend>(caller: &Caller<DB>, chosen: &Chosen<'_>) -> Markup {
 
 fn list<DB: Backend>(
     caller: &Caller<DB>,
-    letters: &[Result<Letter, Unreadable>],
+    found: &[Result<Letter, Unreadable>],
     caption: &str,
 ) -> Markup {
-    let rows: Vec<_> = letters
-        .iter()
-        .map(|letter| match letter {
-            Ok(letter) => row(caller, letter),
-            Err(unreadable) => {
-                let id = unreadable.key.as_ref().map_or("?", |key| &key.event_id);
-                vec![
-                    show::text(id),
-                    html! { "cannot be read" },
-                    Markup::default(),
-                    Markup::default(),
-                    Markup::default(),
-                    show::text(&unreadable.why),
-                ]
-            }
-        })
-        .collect();
-    let heads = [
-        "Event",
-        "Next attempt",
-        "Source and type",
-        "Stream",
-        "Since",
-        "Last answer",
-    ];
-    show::table(caption, &heads, &rows)
-}
-
-fn row<DB: Backend>(caller: &Caller<DB>, letter: &Letter) -> Vec<Markup> {
-    let event = [("source", &*letter.source), ("id", &*letter.event_id)];
-    vec![
-        html! { a href=(caller.link("/event", &event)) { (show::text(&letter.event_id)) } },
+    letters::table(caller, found, caption, "Next attempt", |letter| {
         html! {
             @match letter.not_before.filter(|at| *at > caller.now) {
-                Some(at) => { (show::ago(caller.now, at)) }
+                Some(at) => { (show::due(caller.now, at)) }
                 None if letter.sequence.is_none() || letter.out_of_order => { "due" }
                 None => { "in its turn" }
             }
-        },
-        html! {
-            (show::text(&letter.source))
-            @if let Some(kind) = &letter.event_type { br; span.quiet { (show::text(kind)) } }
-        },
-        html! {
-            @if let (Some(id), Some(sequence)) = (&letter.correlation_id, letter.sequence) {
-                a href=(caller.link("/stream", &[("source", &letter.source), ("id", id)])) { (show::text(id)) }
-                " " span.quiet { "#" (show::count(sequence)) }
-            } @else { "–" }
-        },
-        show::ago(caller.now, letter.decided_at),
-        html! {
-            @if let Some(status) = letter.last_status { (status) " " }
-            @if let Some(error) = &letter.last_error { (show::brief(error)) }
-            @if letter.attempts > 0 { " " span.quiet { (show::counted(letter.attempts, "attempt", "attempts")) } }
-        },
-    ]
+        }
+    })
 }
 
 /// On the page of streams: what is parked and in none of them.

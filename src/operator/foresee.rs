@@ -141,7 +141,6 @@ fn ahead(info: &StreamInfo, next: i64, stored: &[StreamEvent], more: bool, reviv
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Timestamp;
     use crate::store::{Range, RangeKind};
 
     fn info(next: i64, ranges: &[(i64, i64)]) -> StreamInfo {
@@ -154,20 +153,6 @@ mod tests {
             next,
             generation: 0,
             ranges: ranges.iter().map(range).collect(),
-        }
-    }
-
-    fn event(sequence: i64, reason: Option<Reason>) -> StreamEvent {
-        StreamEvent {
-            event_id: format!("evt_{sequence}"),
-            sequence,
-            reason,
-            parked_at: Timestamp::default(),
-            not_before: Timestamp::default(),
-            attempts: 0,
-            last_status: None,
-            last_error: None,
-            leased: false,
         }
     }
 
@@ -187,11 +172,11 @@ mod tests {
     #[test]
     fn what_is_due_ends_at_a_hole_or_at_a_dead_letter() {
         let stored = [
-            event(6, None),
-            event(7, Some(Reason::Gap)),
-            event(9, None),
-            event(10, Some(Reason::Rejected)),
-            event(11, None),
+            StreamEvent::stored(6, None),
+            StreamEvent::stored(7, Some(Reason::Gap)),
+            StreamEvent::stored(9, None),
+            StreamEvent::stored(10, Some(Reason::Rejected)),
+            StreamEvent::stored(11, None),
         ];
         let numbers = |ahead: &Ahead| ahead.due.iter().map(|e| e.sequence).collect::<Vec<_>>();
         let with_a_hole = ahead(&info(3, &[]), 6, &stored, true, true);

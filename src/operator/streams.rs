@@ -155,6 +155,24 @@ pub struct StreamEvent {
     pub leased: bool,
 }
 
+#[cfg(test)]
+impl StreamEvent {
+    /// As one that has just been stored.
+    pub(crate) fn stored(sequence: i64, reason: Option<Reason>) -> Self {
+        Self {
+            event_id: format!("evt_{sequence}"),
+            sequence,
+            reason,
+            parked_at: Timestamp::default(),
+            not_before: Timestamp::default(),
+            attempts: 0,
+            last_status: None,
+            last_error: None,
+            leased: false,
+        }
+    }
+}
+
 impl From<StreamEventRow> for StreamEvent {
     fn from(row: StreamEventRow) -> Self {
         Self {

@@ -140,10 +140,12 @@ fn replay_all(scene: &Scene, number: &str) {
     browser
         .find("input[name=reason]")
         .write("the account exists now");
-    browser
-        .button(&format!("Replay {number} dead letters"))
-        .click();
-    browser.sees(&format!("Replayed {number} dead letters."));
+    let letters = match number {
+        "1" => "1 dead letter".to_owned(),
+        number => format!("{number} dead letters"),
+    };
+    browser.button(&format!("Replay {letters}")).click();
+    browser.sees(&format!("Replayed {letters}."));
 }
 
 #[test]
