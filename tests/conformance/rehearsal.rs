@@ -46,6 +46,7 @@ async fn told<D: TestDb>(world: &World<D>, ids: &[&str]) -> Vec<String> {
     told
 }
 
+/// §5.15
 async fn what_is_rehearsed_comes_to_what_it_would_and_leaves_nothing<D: TestDb>(db: D) {
     let world = refusing(&db).await;
     world.send(&numbered("acct", 1)).await.is_applied();
@@ -87,6 +88,7 @@ async fn what_is_rehearsed_comes_to_what_it_would_and_leaves_nothing<D: TestDb>(
     .await;
 }
 
+/// §5.15
 async fn what_would_be_refused_is_refused_in_a_rehearsal<D: TestDb>(db: D) {
     let world = refusing(&db).await;
     world.send(&numbered("acct", 1)).await.is_applied();
