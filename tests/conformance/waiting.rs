@@ -129,7 +129,7 @@ async fn what_waits_for_a_time_is_tried_all_at_once_and_nothing_else_is<D: TestD
     assert_eq!(bulk(&here, BulkOptions::default()).await, (0, 0));
 }
 
-/// A name of which there is nothing was mistyped, perhaps.
+/// §8: a name of which there is nothing was mistyped, perhaps.
 async fn a_source_is_known_by_whatever_there_is_of_it<D: TestDb>(db: D) {
     let world = World::<D>::start(&db).await;
     let knows = async |name: &str| ada(&world).knows(name).await.expect("it is asked");
