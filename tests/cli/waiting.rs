@@ -4,13 +4,15 @@ use serde_json::{Value, json};
 
 use crate::support::database::{Kind, on_each_database};
 use crate::support::wait_until;
-use crate::world::{World, numbered, plain, put_off, refused};
+use crate::world::{World, failing, numbered, plain, put_off, refused};
 
 on_each_database![
     what_is_parked_is_listed_in_a_stream_or_in_none,
     what_waits_for_a_time_is_tried_now_all_at_once,
     a_mistyped_source_is_not_all_clear,
     what_waits_for_its_first_sequence_says_so,
+    what_is_put_off_is_not_due_and_what_fails_is_seen_beside_a_gap,
+    a_reason_says_something,
 ];
 
 const WHY: [&str; 2] = ["--reason", "the other service is back"];
@@ -150,6 +152,29 @@ fn a_mistyped_source_is_not_all_clear(kind: Kind) {
         let known = world.run(&known);
         assert_eq!(known.status, 0, "{command:?}: {known:?}");
     }
+    // Of one thing: no decision is even rehearsed on a name that is none.
+    let why = &WHY[..];
+    let commands: [&[&str]; 6] = [
+        &["events", "show", "crn", "evt_1"],
+        &["dead", "show", "crn", "evt_1"],
+        &[&["events", "try-now", "crn", "evt_1"], why].concat(),
+        &["streams", "show", "crn", "acct"],
+        &[
+            "skip",
+            "crn",
+            "acct",
+            "1",
+            "--first-sequence",
+            "1",
+            "--dry-run",
+        ],
+        &["skip", "crn", "acct", "1", "--dry-run"],
+    ];
+    for command in commands {
+        world
+            .run(command)
+            .is(1, "nothing is known of source crn; known are crm");
+    }
     // One that was quiet for a day is known all the same.
     world.db.execute("DELETE FROM tower_inbox_stats");
     let quiet = world.run(&["streams", "--source", "crm"]);
@@ -162,4 +187,42 @@ fn what_waits_for_its_first_sequence_says_so(kind: Kind) {
     world.send(&refused(numbered("acct", 1)));
     let text = world.run(&["streams"]).stdout;
     assert!(text.contains("its first") && !text.contains('?'), "{text}");
+}
+
+/// §5.5, §8: a `Park` is no fault of a worker, and a gap elsewhere does not hide a handler that fails.
+fn what_is_put_off_is_not_due_and_what_fails_is_seen_beside_a_gap(kind: Kind) {
+    let world = World::new(kind);
+    assert_eq!(world.send(&put_off(numbered("later", 1))), 202);
+    assert_eq!(world.send(&numbered("gap", 2)), 202);
+    assert_eq!(world.send(&failing(numbered("acct", 2))), 202);
+    assert_eq!(world.send(&numbered("acct", 1)), 204);
+    wait_until("the worker has tried it", || {
+        world.run(&["streams"]).stdout.contains("tried once (503)")
+    });
+    let text = world.run(&["streams"]).stdout;
+    assert!(text.contains("put off, again in 59 min"), "{text}");
+    assert!(!text.contains("due"), "{text}");
+    let checked = || world.run(&["check"]).stdout;
+    let says = "1 stream (acct at 2) of crm behind an event that fails: tried again by itself";
+    let text = checked();
+    assert!(
+        text.contains("note     failing") && text.contains(says),
+        "{text}"
+    );
+    world
+        .db
+        .execute("UPDATE tower_inbox_pending SET parked_at = parked_at - 3600000000");
+    let text = checked();
+    assert!(text.contains("problem  failing"), "{text}");
+    assert!(text.contains("problem  gaps"), "{text}");
+}
+
+/// §5.15: what goes into the audit table.
+fn a_reason_says_something(kind: Kind) {
+    let world = World::new(kind);
+    furnish(&world);
+    world
+        .run(&["events", "try-now", "crm", "evt_free_1", "--reason", "  "])
+        .is(2, "--reason");
+    assert_eq!(world.db.rows("audit"), 0);
 }

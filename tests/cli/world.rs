@@ -260,6 +260,12 @@ pub(crate) fn refused(mut event: Value) -> Value {
     event
 }
 
+/// The same, which the handler fails with 503 until it is mended.
+pub(crate) fn failing(mut event: Value) -> Value {
+    event["data"] = json!({"status": 503});
+    event
+}
+
 /// The same, which the handler puts off for an hour until it is mended.
 pub(crate) fn put_off(mut event: Value) -> Value {
     event["data"] = json!({"not_yet": true});

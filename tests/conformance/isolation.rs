@@ -1,19 +1,16 @@
 //! §4.7: "safety holds at every isolation level", with two receivers on one database.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use axum::response::IntoResponse;
 use http::StatusCode;
 use sqlx::pool::PoolOptions;
 
 use crate::db::{Isolation, TestDb};
-use crate::kit::{Call, Event, Gate, Setup, World, eventually, numbered, seeded};
+use crate::kit::{Call, Event, Setup, World, eventually, numbered, seeded};
 
 suite![
     two_receivers_apply_everything_once_and_in_order_at_every_isolation_level,
     a_handler_behind_the_lock_of_its_stream_sees_what_its_predecessor_wrote,
-    a_handler_in_a_shared_transaction_sees_what_its_predecessor_wrote,
     conflicts_are_known_by_their_codes_and_tried_again,
 ];
 
@@ -162,68 +159,6 @@ async fn a_handler_behind_the_lock_of_its_stream_sees_what_its_predecessor_wrote
         for world in worlds {
             world.stop().await;
         }
-    }
-}
-
-/// §4.7, §2.9: it waits for a place, and may be handed a transaction that began before its predecessor was committed.
-async fn a_handler_in_a_shared_transaction_sees_what_its_predecessor_wrote<D: TestDb>(db: D) {
-    if D::SINGLE_WRITER {
-        return;
-    }
-    // There a look locks what it has seen, on MySQL: nobody could write beside the first one.
-    let locks = |level: &Isolation| D::NAME == "mysql" && level.name == "SERIALIZABLE";
-    for level in D::ISOLATION.iter().filter(|level| !locks(level)) {
-        let (early, late) = (Gate::shut(), Gate::shut());
-        let gates = (early.clone(), late.clone());
-        let id = |name: &str| format!("{name}_{}", level.name.replace(' ', "_"));
-        let account = id("acct");
-        let setup = at(&db, *level, 8)
-            .await
-            .source(|source| source.batch(8).batch_time(Duration::from_secs(60)));
-        let of = account.clone();
-        let world = setup
-            .inbox(|inbox| inbox.max_in_flight(2))
-            .handler(move |mut call: Call<D>| {
-                let ((early, late), of) = (gates.clone(), of.clone());
-                async move {
-                    let before = format!("SELECT COUNT(*) FROM ledger WHERE account = '{of}'");
-                    let Ok(before) = D::number_on(&mut call.tx, &before).await else {
-                        return StatusCode::SERVICE_UNAVAILABLE.into_response();
-                    };
-                    let entry = call.entry();
-                    if D::append(&mut call.tx, &entry).await.is_err() {
-                        return StatusCode::SERVICE_UNAVAILABLE.into_response();
-                    }
-                    match (call.delivery.event_id(), call.run) {
-                        (id, 1) if id.starts_with("early") => early.pass().await,
-                        (id, 1) if id.starts_with("late") => late.pass().await,
-                        _ => {}
-                    }
-                    before.to_string().into_response()
-                }
-            })
-            .start()
-            .await;
-        let first = world.spawn(&Event::new(&id("early")));
-        early.reached_by(1).await;
-        world.send(&numbered(&account, 1)).await.is(200, "applied");
-        let other = world.spawn(&Event::new(&id("late")));
-        late.reached_by(1).await;
-        let second = world.spawn(&numbered(&account, 2));
-        if D::JOINS_ANY {
-            eventually("it waits", async || world.inbox.waiting_to_share().1 == 1).await;
-        }
-        early.open();
-        let second = second.await.expect("an answer");
-        late.open();
-        for reply in [first, other] {
-            reply.await.expect("an answer").is(200, "applied");
-        }
-        second.is(200, "applied");
-        assert_eq!(second.body, "1", "{}", level.name);
-        assert_eq!(world.sequences(&account).await, [1, 2]);
-        world.pool_is_whole().await;
-        world.stop().await;
     }
 }
 

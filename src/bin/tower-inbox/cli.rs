@@ -159,6 +159,7 @@ pub(crate) struct Why {
 impl Why {
     pub(crate) fn given(&self) -> Result<&str, Failure> {
         let reason = self.reason.as_deref();
+        let reason = reason.filter(|reason| !reason.trim().is_empty());
         reason.ok_or_else(|| Failure::usage("no reason for the audit table: give --reason"))
     }
 

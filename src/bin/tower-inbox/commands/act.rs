@@ -15,7 +15,7 @@ use tower_inbox::{Backend, OperatorError, Source};
 use super::ahead::{self, REHEARSED};
 use super::dead::{Many, changed};
 use super::found::Found;
-use super::{First, Office, known, letter, outlook};
+use super::{First, Office, known, outlook};
 use crate::cli::Global;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
@@ -103,7 +103,7 @@ impl Act<'_> {
         let dry_run = self.many.confirmation.dry_run;
         let office = Office::to_act(pool, global, dry_run, vec![self.first.of(source)]).await?;
         let operator = &office.operator;
-        let story = letter::found(operator.inspect(source, id).await?, source, id)?;
+        let story = known::event(operator, operator.inspect(source, id).await?, source, id).await?;
         if dry_run {
             return self.rehearse(operator, story, global).await;
         }

@@ -9,7 +9,8 @@ use sqlx::Pool;
 use tower_inbox::operator::Operator;
 use tower_inbox::{Backend, BuildErrorKind};
 
-use super::{SILENT, builder, count, held};
+use super::held::{self, Held};
+use super::{SILENT, builder, count};
 use crate::cli::Global;
 use crate::failure::Failure;
 use crate::show::{Shown, ago, duration, quoted, safe, took};
@@ -289,6 +290,20 @@ async fn streams<DB: Backend>(
             let text = format!("{what} of {source} behind a sequence that has not come yet");
             found.note("gaps", text);
         }
+        // Where nothing else is held up they are among what is parked, below.
+        if held.is_held_up() {
+            if let Some(what) = held.by_failures.words() {
+                let text =
+                    format!("{what} of {source} behind an event that fails, for 10 min: {look}");
+                found.problem("failing", text);
+            }
+            if let Some(what) = held.by_new_failures.words() {
+                let text = format!(
+                    "{what} of {source} behind an event that fails: tried again by itself; {look}"
+                );
+                found.note("failing", text);
+            }
+        }
     }
     // In a stream that nothing holds up, or in none: it fails, or is due.
     for Waiting {
@@ -297,7 +312,7 @@ async fn streams<DB: Backend>(
         oldest,
     } in waiting
     {
-        if all.contains_key(source) {
+        if all.get(source).is_some_and(Held::is_held_up) {
             continue;
         }
         let what = count(*events, "event");
@@ -310,14 +325,18 @@ async fn streams<DB: Backend>(
             found.problem(
                 "parked",
                 format!(
-                    "{text}: a handler fails, or nobody drains; tower-inbox events list --parked --source {look}"
+                    "{text}: a handler fails or puts them off, or nobody drains; tower-inbox events list --parked --source {look}"
                 ),
             );
         } else {
-            found.note("parked", text + ": tried again by itself");
+            let text = format!(
+                "{text}: tried again by itself; tower-inbox events list --parked --source {}",
+                quoted(source)
+            );
+            found.note("parked", text);
         }
     }
-    if all.is_empty() {
+    if !all.values().any(Held::is_held_up) {
         found.ok("streams", "none is held up by a gap or a dead letter");
     }
     Ok(())

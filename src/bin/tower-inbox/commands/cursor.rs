@@ -10,7 +10,7 @@ use tower_inbox::operator::{Operator, Seen};
 use super::ahead::{self, REHEARSED};
 use super::skip::{OnStream, Would, moved_shown, sequence, stands, stored, stored_text, then};
 use super::stream::{self, info_json, seen};
-use super::{First, Office};
+use super::{First, Office, known};
 use crate::cli::{Global, Why};
 use crate::confirm::Confirmation;
 use crate::failure::Failure;
@@ -124,11 +124,8 @@ async fn show<DB: Backend>(
     stream: &StreamArgs,
 ) -> Result<(), Failure> {
     let (source, id) = (&stream.source, &stream.correlation_id);
-    let info = operator.cursor(source, id).await?.ok_or_else(|| {
-        Failure::refused(format!(
-            "nothing of stream {id} of source {source} was applied or parked yet"
-        ))
-    })?;
+    let info = operator.cursor(source, id).await?;
+    let info = known::stream(operator, info, source, id).await?;
     let mut json = info_json(&info);
     json["source"] = source.as_str().into();
     json["correlation_id"] = id.as_str().into();

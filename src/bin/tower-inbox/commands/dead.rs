@@ -269,7 +269,7 @@ async fn release<DB: Backend>(
     let office = Office::of_actor(pool, global, Vec::new()).await?;
     let (source, id, reason) = (&given.source, &given.event_id, given.why.given()?);
     let story = office.operator.inspect(source, id).await?;
-    letter::found(story, source, id)?;
+    known::event(&office.operator, story, source, id).await?;
     let released = office
         .inbox
         .release_fenced(source, id, &actor, reason)

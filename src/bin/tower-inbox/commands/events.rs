@@ -14,7 +14,7 @@ use tower_inbox::operator::{AuditEntry, AuditFilter, Reason, State, Story};
 
 use super::act::{Act, Among, Verb};
 use super::dead::Many;
-use super::{First, Office, audit, letter, outlook, stream, waiting};
+use super::{First, Office, audit, known, letter, outlook, stream, waiting};
 use crate::cli::{Global, Why};
 use crate::failure::Failure;
 use crate::show::{self, Shown, ago, duration, moment, safe, safe_lines};
@@ -147,7 +147,7 @@ pub(crate) async fn show<DB: Backend>(
     };
     let (source, event_id) = (&given.source, &given.event_id);
     let story = office.operator.inspect(source, event_id).await?;
-    let story = letter::found(story, source, event_id)?;
+    let story = known::event(&office.operator, story, source, event_id).await?;
     let body = if given.body {
         let reason = given.why.given()?;
         office.operator.body(source, event_id, reason).await?

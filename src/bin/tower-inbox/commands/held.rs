@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use tower_inbox::Backend;
 use tower_inbox::clock::Timestamp;
-use tower_inbox::operator::{Operator, WaitingStream};
+use tower_inbox::operator::{Head, Operator, WaitingStream};
 
 use super::count;
 use crate::failure::Failure;
 use crate::show::quoted;
 
+/// A handler that fails is tried again by itself, and may be mended by then.
+const FAILING: Duration = Duration::from_secs(600);
 /// What comes early is mostly followed by what is missing within seconds. `sequenced` gives a gap up after as long.
 const STANDING: Duration = Duration::from_secs(300);
 /// Streams of one page, and the most that are looked at: a source may park 10,000 events.
@@ -23,6 +25,17 @@ pub(super) struct Held {
     pub(super) by_dead_letters: Named,
     pub(super) by_gaps: Named,
     pub(super) by_new_gaps: Named,
+    /// Their next event fails, and is tried again by itself: for long, or not yet.
+    pub(super) by_failures: Named,
+    pub(super) by_new_failures: Named,
+}
+
+impl Held {
+    /// What waits there may wait for a person.
+    pub(super) fn is_held_up(&self) -> bool {
+        let numbers = [&self.by_dead_letters, &self.by_gaps, &self.by_new_gaps];
+        numbers.iter().any(|named| named.number > 0)
+    }
 }
 
 /// How many, and the first one of them.
@@ -73,16 +86,20 @@ pub(super) async fn look<DB: Backend>(
         }
     }
     all.retain(|_, held| {
-        let numbers = [&held.by_dead_letters, &held.by_gaps, &held.by_new_gaps];
-        numbers.iter().any(|named| named.number > 0)
+        held.is_held_up() || held.by_failures.number + held.by_new_failures.number > 0
     });
     Ok(all)
 }
 
-/// What is tried again by itself is held up by nothing; nor is a stream that has not begun.
+/// What is put off, or due, is held up by nothing; nor is a stream that has not begun.
 fn by<'a>(stream: &WaitingStream, now: Timestamp, held: &'a mut Held) -> Option<&'a mut Named> {
     match &stream.head {
-        Some(head) => head.reason.map(|_| &mut held.by_dead_letters),
+        Some(Head {
+            reason: Some(_), ..
+        }) => Some(&mut held.by_dead_letters),
+        Some(Head { attempts: 0, .. }) => None,
+        Some(_) if now.since(stream.oldest) >= FAILING => Some(&mut held.by_failures),
+        Some(_) => Some(&mut held.by_new_failures),
         None if stream.next.is_some_and(|next| next < 0) => None,
         // What was given up for the gap waited for its whole window.
         None if stream.dead > 0 || now.since(stream.oldest) >= STANDING => Some(&mut held.by_gaps),

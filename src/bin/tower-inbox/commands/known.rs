@@ -31,3 +31,35 @@ pub(super) async fn source<DB: Backend>(
         "nothing is known of source {name}{known}"
     )))
 }
+
+/// The event that a person named is there, or the reason why not.
+pub(super) async fn event<DB: Backend, T>(
+    operator: &Operator<DB>,
+    found: Option<T>,
+    name: &str,
+    event_id: &str,
+) -> Result<T, Failure> {
+    if let Some(found) = found {
+        return Ok(found);
+    }
+    source(operator, Some(name)).await?;
+    Err(Failure::refused(format!(
+        "nothing is known of event {event_id} of source {name}: it never came, or was forgotten"
+    )))
+}
+
+/// As [`event`], of a stream.
+pub(super) async fn stream<DB: Backend, T>(
+    operator: &Operator<DB>,
+    found: Option<T>,
+    name: &str,
+    correlation_id: &str,
+) -> Result<T, Failure> {
+    if let Some(found) = found {
+        return Ok(found);
+    }
+    source(operator, Some(name)).await?;
+    Err(Failure::refused(format!(
+        "nothing of stream {correlation_id} of source {name} was applied or parked yet"
+    )))
+}

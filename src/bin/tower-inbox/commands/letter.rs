@@ -279,12 +279,3 @@ pub(crate) fn headers<B>(request: &Request<B>) -> Vec<(String, String)> {
         })
         .collect()
 }
-
-/// What a person named is there.
-pub(crate) fn found<T>(found: Option<T>, source: &str, event_id: &str) -> Result<T, Failure> {
-    found.ok_or_else(|| {
-        Failure::refused(format!(
-            "nothing is known of event {event_id} of source {source}: it never came, or was forgotten"
-        ))
-    })
-}

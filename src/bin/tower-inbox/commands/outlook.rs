@@ -9,7 +9,7 @@ use tower_inbox::Backend;
 use tower_inbox::operator::{Operator, Reason, State, Story};
 
 use super::letter;
-use super::{Office, receiver_is_there};
+use super::{Office, known, receiver_is_there};
 use crate::cli::Global;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
@@ -28,7 +28,7 @@ pub(super) async fn tell<DB: Backend>(
     global: &Global,
 ) -> Result<ExitCode, Failure> {
     let operator = &office.operator;
-    let mut story = letter::found(operator.inspect(source, id).await?, source, id)?;
+    let mut story = known::event(operator, operator.inspect(source, id).await?, source, id).await?;
     let did = if changed {
         "put back"
     } else {
@@ -41,7 +41,7 @@ pub(super) async fn tell<DB: Backend>(
                 return Ok(Interrupt::status());
             }
             sleep(PAUSE).await;
-            story = letter::found(operator.inspect(source, id).await?, source, id)?;
+            story = known::event(operator, operator.inspect(source, id).await?, source, id).await?;
         }
     }
     let waits_for = waits_for(&story);

@@ -7,6 +7,7 @@ use tower_inbox::operator::{
     Operator, Range, RangeKind, Reason, Seen, StreamEvent, StreamInfo, StreamView,
 };
 
+use super::known;
 use super::letter::number;
 use crate::failure::Failure;
 use crate::show::{Column, Table, ago, rfc3339};
@@ -240,7 +241,12 @@ pub(super) async fn seen<DB: Backend>(
     if let Some(asked) = asked {
         return Ok(asked);
     }
-    match operator.cursor(source, correlation_id).await? {
+    let cursor = operator.cursor(source, correlation_id).await?;
+    if cursor.is_none() {
+        // And perhaps of no source of this name.
+        known::source(operator, Some(source)).await?;
+    }
+    match cursor {
         Some(info) => Ok(info.seen()),
         None => match begins {
             Some(next) => Ok(Seen {

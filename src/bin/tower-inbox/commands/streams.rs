@@ -164,6 +164,10 @@ fn standing(stream: &WaitingStream, now: Timestamp) -> String {
         .map_or_else(String::new, |status| format!(" ({status})"));
     match head.reason {
         Some(reason) => format!("dead: {}{status}", reason.as_str()),
+        None if head.attempts == 0 && head.not_before > now => format!(
+            "put off, again in {}",
+            took(head.not_before.since(now).as_secs_f64())
+        ),
         None if head.attempts == 0 => "due".into(),
         None if head.not_before > now => format!(
             "tried {}{status}, again in {}",
@@ -213,11 +217,7 @@ fn waiting_json(stream: &WaitingStream) -> Value {
 async fn one<DB: Backend>(operator: &Operator<DB>, given: &Show) -> Result<Shown, Failure> {
     let (source, id) = (&given.source, &given.correlation_id);
     let view = operator.stream(source, id, given.from, given.limit).await?;
-    let view = view.ok_or_else(|| {
-        Failure::refused(format!(
-            "nothing of stream {id} of source {source} was applied or parked yet"
-        ))
-    })?;
+    let view = known::stream(operator, view, source, id).await?;
     let strip = stream::strip(&view, given.from);
     let mut json = stream::info_json(&view.info);
     json["source"] = source.as_str().into();
