@@ -351,7 +351,8 @@ impl<DB: Backend> InboxBuilder<DB> {
 
     /// How long `build` tries to get the lock of a table that a new version changes, on PostgreSQL, MySQL and MariaDB, while
     /// transactions hold it that have used the table. It waits for a second at a time, behind which deliveries queue, and for two
-    /// they go on. Default: 60 s.
+    /// they go on. The list of versions is read in the same way. While another process migrates, `build` waits for twice as long,
+    /// and for 60 s at least: that one may have to wait itself. Default: 60 s.
     pub fn migration_patience(mut self, patience: Duration) -> Self {
         self.migration_patience = patience;
         self
@@ -385,7 +386,7 @@ impl<DB: Backend> InboxBuilder<DB> {
     /// If the prefix cannot be used, or the database could not be asked.
     pub async fn schema(&self) -> Result<Vec<SchemaVersion>, BuildError> {
         check_prefix(&self.prefix)?;
-        let versions = DB::versions(&self.pool, &self.prefix).await;
+        let versions = DB::versions(&self.pool, &self.prefix, self.migration_patience).await;
         versions.map_err(|error| match error {
             // It was looked at only.
             sqlx::migrate::MigrateError::Execute(error) => error.into(),

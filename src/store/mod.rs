@@ -118,11 +118,13 @@ pub trait Backend: Database + sealed::Sealed {
         prefix: &str,
         patience: Duration,
     ) -> impl Future<Output = std::result::Result<(), sqlx::migrate::MigrateError>> + Send;
-    /// The versions of the tables, this crate's and those that are there besides, whether they are there.
+    /// The versions of the tables, this crate's and those that are there besides, whether they are there. `patience`: as for
+    /// [`Self::migrate`], if others have locked the list of them.
     #[doc(hidden)]
     fn versions(
         pool: &Pool<Self>,
         prefix: &str,
+        patience: Duration,
     ) -> impl Future<Output = std::result::Result<Vec<SchemaVersion>, sqlx::migrate::MigrateError>> + Send;
     /// From the pool's options alone; only with [`Self::CHEAP_INCARNATION`].
     #[doc(hidden)]

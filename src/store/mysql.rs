@@ -212,8 +212,9 @@ impl Backend for MySql {
     async fn versions(
         pool: &Pool<Self>,
         prefix: &str,
+        patience: Duration,
     ) -> std::result::Result<Vec<SchemaVersion>, sqlx::migrate::MigrateError> {
-        migrate::versions(pool, prefix).await
+        migrate::versions(pool, prefix, patience).await
     }
 
     fn cheap_incarnation(_: &Pool<Self>) -> Option<Self::Incarnation> {

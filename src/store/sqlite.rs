@@ -208,6 +208,7 @@ impl Backend for Sqlite {
     async fn versions(
         pool: &Pool<Self>,
         prefix: &str,
+        _: Duration,
     ) -> std::result::Result<Vec<SchemaVersion>, sqlx::migrate::MigrateError> {
         migrate::versions(pool, prefix, VERSIONS).await
     }

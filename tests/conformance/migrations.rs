@@ -1,5 +1,7 @@
 //! Migrations that are broken off, and that have to wait for others.
 
+#[cfg(feature = "postgres")]
+use std::collections::HashSet;
 use std::fs;
 use std::future::Future;
 use std::path::Path;
@@ -55,6 +57,7 @@ macro_rules! on_servers {
 }
 
 only_on![
+    a_migration_waits_for_a_backup_that_has_locked_the_list_of_versions,
     a_migration_that_was_broken_off_is_taken_up_again,
     a_migration_goes_on_at_the_statement_at_which_it_was,
 ];
@@ -62,7 +65,12 @@ only_on![
 on_servers![
     a_migration_waits_for_a_long_transaction_and_deliveries_do_not,
     a_migration_that_has_waited_for_too_long_says_for_whom,
+    a_list_of_versions_that_is_locked_is_not_waited_for_for_ever,
 ];
+
+only_on! { postgres "postgres" beside_another PostgresDb:
+    a_migration_waits_for_another_one_and_takes_it_for_nobody_in_the_way,
+}
 
 /// One of this crate's files, as it is run in a database.
 struct File {
@@ -459,4 +467,108 @@ async fn a_migration_that_has_waited_for_too_long_says_for_whom<D: TestDb>(db: D
         "a wait that was too long",
     )
     .await;
+}
+
+/// (schema): all that a start asks for is limited, the list of versions too.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+async fn a_list_of_versions_that_is_locked_is_not_waited_for_for_ever<D: TestDb>(db: D) {
+    let pool = db.pool(PoolOptions::new().max_connections(3)).await;
+    apply(&db, &pool, &files(&db)[..1]).await;
+    let mut holder = pool.acquire().await.expect("a connection");
+    let lock = match D::NAME {
+        "postgres" => "BEGIN; LOCK TABLE {p}migrations",
+        _ => "LOCK TABLES {p}migrations WRITE",
+    };
+    let lock = lock.replace("{p}", db.prefix());
+    D::execute(&mut holder, &lock).await.expect("it is locked");
+    let patience = Duration::from_millis(1_500);
+    let builder = || builder(&db, &pool).migration_patience(patience);
+    let built = within(Duration::from_secs(20), builder().build()).await;
+    let seen = within(Duration::from_secs(20), builder().schema()).await;
+    let (built, seen) = (built.map(|_| ()), seen.map(|_| ()));
+    for ended in [built, seen] {
+        let error = ended.expect_err("it is held up").to_string();
+        assert!(error.contains("the list of versions"), "{error}");
+    }
+    holder.close().await.expect("it is closed");
+    let whole = shapes::<D>().await;
+    starts_anew(&db, &pool, whole.last().unwrap(), "a list that was locked").await;
+}
+
+/// (schema): a backup without a snapshot lets the list of versions be read and not be written to.
+#[cfg(feature = "mysql")]
+async fn a_migration_waits_for_a_backup_that_has_locked_the_list_of_versions<D: TestDb>(db: D) {
+    let pool = db.pool(PoolOptions::new().max_connections(3)).await;
+    apply(&db, &pool, &files(&db)[..1]).await;
+    let mut holder = pool.acquire().await.expect("a connection");
+    let lock = "LOCK TABLES {p}migrations READ".replace("{p}", db.prefix());
+    D::execute(&mut holder, &lock).await.expect("it is locked");
+    let migrating = {
+        let (db, pool) = (
+            db.clone(),
+            db.pool(PoolOptions::new().max_connections(2)).await,
+        );
+        tokio::spawn(async move { build(&db, &pool).await })
+    };
+    let waiting = "SELECT COUNT(*) FROM information_schema.processlist
+        WHERE db = DATABASE() AND state LIKE 'Waiting for table%lock%'";
+    for _ in 0..2 {
+        for waits in [true, false] {
+            eventually("the migration waits, and pauses", async || {
+                assert!(!migrating.is_finished(), "it has not got its lock");
+                (D::number(&pool, waiting).await > 0) == waits
+            })
+            .await;
+        }
+    }
+    D::execute(&mut holder, "UNLOCK TABLES")
+        .await
+        .expect("it ends");
+    let migrated = within(Duration::from_secs(20), migrating).await;
+    migrated.expect("no panic").expect("it is built");
+    assert_eq!(
+        &shape(&db, &pool).await,
+        shapes::<D>().await.last().unwrap()
+    );
+}
+
+/// (schema): what another process does that migrates is not counted against one's patience, and nobody is told to end it.
+#[cfg(feature = "postgres")]
+async fn a_migration_waits_for_another_one_and_takes_it_for_nobody_in_the_way<D: TestDb>(db: D) {
+    let pool = db.pool(PoolOptions::new().max_connections(3)).await;
+    // It has made the list, and is within version 2.
+    let mut other = held(&db, &pool).await;
+    let at_work = "LOCK TABLE {p}event; SELECT pg_advisory_xact_lock(
+        hashtextextended('tower_inbox ' || current_schema() || '.{p}', 0))";
+    let at_work = at_work.replace("{p}", db.prefix());
+    D::execute(&mut other, &at_work)
+        .await
+        .expect("it is locked");
+    let migrating = {
+        let (db, pool) = (
+            db.clone(),
+            db.pool(PoolOptions::new().max_connections(2)).await,
+        );
+        // It would not wait at all for whom it took for one in the way.
+        tokio::spawn(async move {
+            let builder = builder(&db, &pool).migration_patience(Duration::ZERO);
+            builder.build().await.map(|_| ())
+        })
+    };
+    // Each look is a transaction that ends.
+    let looks = "SELECT query_start::TEXT FROM pg_stat_activity WHERE datname = current_database() AND query = 'ROLLBACK'";
+    let mut seen = HashSet::new();
+    eventually("it has looked again and again", async || {
+        assert!(!migrating.is_finished(), "the other one is at work");
+        seen.extend(D::texts(&pool, looks).await);
+        seen.len() > 4
+    })
+    .await;
+    D::execute(&mut other, "ROLLBACK").await.expect("it ends");
+    let migrated = within(Duration::from_secs(20), migrating).await;
+    migrated.expect("no panic").expect("it is built");
+    assert_eq!(
+        &shape(&db, &pool).await,
+        shapes::<D>().await.last().unwrap()
+    );
 }

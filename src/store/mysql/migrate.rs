@@ -3,16 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-use sqlx::migrate::{Migrate, MigrateError, Migration, Migrator};
-use sqlx::mysql::MySqlDatabaseError;
-use sqlx::{AssertSqlSafe, Connection, MySqlConnection, MySqlPool, Row};
+use sqlx::migrate::{MigrateError, Migration, Migrator};
+use sqlx::mysql::{MySqlDatabaseError, MySqlRow};
+use sqlx::{AssertSqlSafe, Connection, FromRow, MySqlConnection, MySqlPool, Row};
 
 use crate::store::SchemaVersion;
-use crate::store::held::{Held, LOCK_WAIT, failed};
-use crate::store::migrate::{self, PATIENCE, Version};
-
-/// How long a process waits while another one migrates: that one may have to wait itself.
-const MIGRATION_WAIT: Duration = Duration::from_secs(2 * PATIENCE.as_secs());
+use crate::store::held::{Held, LOCK_WAIT, Step, peer_at_work, peer_wait};
+use crate::store::migrate::{self, Version};
 
 const VERSIONS: &[Version] = &[
     Version {
@@ -46,19 +43,14 @@ const VERSIONS: &[Version] = &[
 pub(super) async fn versions(
     pool: &MySqlPool,
     prefix: &str,
+    patience: Duration,
 ) -> Result<Vec<SchemaVersion>, MigrateError> {
+    let mut conn = limited(pool).await?;
+    let there = rows(&mut conn, &format!("{prefix}migrations"), patience).await;
+    let _ = conn.close().await;
     // One that was broken off is not there.
-    let list = format!("SELECT version FROM {prefix}migrations WHERE success");
-    let mut conn = pool.acquire().await?;
-    let applied = match sqlx::raw_sql(AssertSqlSafe(list))
-        .fetch_all(&mut *conn)
-        .await
-    {
-        Ok(rows) => rows.iter().map(|row| row.try_get(0)).collect(),
-        Err(error) if migrate::is_no_table(&error) => Ok(Vec::new()),
-        Err(error) => Err(error),
-    };
-    Ok(migrate::described(&applied?, VERSIONS))
+    let applied = there?.into_iter().filter(|row| row.2).map(|row| row.0);
+    Ok(migrate::described(&applied.collect::<Vec<_>>(), VERSIONS))
 }
 
 /// Applies what is missing.
@@ -69,29 +61,79 @@ pub(super) async fn run(
 ) -> Result<(), MigrateError> {
     let migrator = migrate::migrator(prefix, VERSIONS);
     let table = format!("{prefix}migrations");
-    let mut conn = pool.acquire().await?;
-    if missing(&migrator, &rows(&mut conn, &table).await?)?.is_empty() {
-        return Ok(());
-    }
-    // Two processes must not even begin the same version. The driver's own lock waits "for ever" by a negative number, which
-    // MariaDB refuses, and the driver does not look at the answer. On the connection that migrates: its lock is there as long
-    // as a statement of it runs, even if its process is gone, so that no migration at work is taken for a broken one.
-    let mut conn = conn.detach();
-    let name = format!("CONCAT('tower_inbox ', MD5(CONCAT(DATABASE(), '.{prefix}')))");
-    let wait = MIGRATION_WAIT.as_secs();
-    let lock = format!("SELECT CAST(GET_LOCK({name}, {wait}) AS SIGNED)");
-    let locked: Option<i64> = sqlx::query_scalar(AssertSqlSafe(lock))
-        .fetch_one(&mut conn)
-        .await?;
-    if locked != Some(1) {
-        return Err(failed(format!(
-            "another process has been migrating for {wait} s"
-        )));
-    }
-    let done = bring(&mut conn, &migrator, &table, patience).await;
+    let mut conn = limited(pool).await?;
+    let done = async {
+        let there = rows(&mut conn, &table, patience).await?;
+        if missing(&migrator, &there)?.is_empty() {
+            return Ok(());
+        }
+        alone(&mut conn, prefix, patience).await?;
+        bring(&mut conn, &migrator, &table, patience).await
+    };
+    let done = done.await;
     // The lock goes with its connection, and the session's settings too.
     let _ = conn.close().await;
     done
+}
+
+/// A connection that waits for the lock of a table as long as one try does; it is never pooled.
+async fn limited(pool: &MySqlPool) -> Result<MySqlConnection, MigrateError> {
+    let mut conn = pool.acquire().await?.detach();
+    let settings = format!(
+        "SET SESSION lock_wait_timeout = {}, autocommit = 1",
+        LOCK_WAIT.as_secs()
+    );
+    sqlx::raw_sql(AssertSqlSafe(settings))
+        .execute(&mut conn)
+        .await?;
+    Ok(conn)
+}
+
+/// Two processes must not even begin the same version. The driver's own lock waits "for ever" by a negative number, which
+/// MariaDB refuses, and the driver does not look at the answer. On the connection that migrates: its lock is there as long
+/// as a statement of it runs, even if its process is gone, so that no migration at work is taken for a broken one.
+async fn alone(
+    conn: &mut MySqlConnection,
+    prefix: &str,
+    patience: Duration,
+) -> Result<(), MigrateError> {
+    let name = format!("CONCAT('tower_inbox ', MD5(CONCAT(DATABASE(), '.{prefix}')))");
+    let wait = peer_wait(patience);
+    let lock = format!(
+        "SELECT CAST(GET_LOCK({name}, {}) AS SIGNED)",
+        wait.as_secs()
+    );
+    let locked: Option<i64> = sqlx::query_scalar(AssertSqlSafe(lock))
+        .fetch_one(conn)
+        .await?;
+    if locked == Some(1) {
+        Ok(())
+    } else {
+        Err(peer_at_work(wait))
+    }
+}
+
+/// Sends a statement, and again as long as somebody else has the lock that it needs. The table of versions is no exception: a
+/// backup locks all tables, or the whole server.
+async fn sent(
+    conn: &mut MySqlConnection,
+    step: Step,
+    statement: &str,
+    patience: Duration,
+) -> Result<Vec<MySqlRow>, MigrateError> {
+    let mut held = Held::new(patience);
+    loop {
+        let done = sqlx::raw_sql(AssertSqlSafe(statement.to_owned()))
+            .fetch_all(&mut *conn)
+            .await;
+        match done {
+            Err(error) if is_held(&error) => {
+                let holder = holder(conn).await;
+                held.pause(step, &holder).await?;
+            }
+            done => return Ok(done?),
+        }
+    }
 }
 
 /// How far a version has come that was broken off.
@@ -136,12 +178,19 @@ impl Progress {
 /// What the table of versions says: number, checksum, whether it is done, and its time or how far it is.
 type Kept = (i64, Vec<u8>, bool, i64);
 
-async fn rows(conn: &mut MySqlConnection, table: &str) -> Result<Vec<Kept>, MigrateError> {
+async fn rows(
+    conn: &mut MySqlConnection,
+    table: &str,
+    patience: Duration,
+) -> Result<Vec<Kept>, MigrateError> {
     let list = format!("SELECT version, checksum, success, execution_time FROM {table}");
-    let rows = sqlx::query_as(AssertSqlSafe(list)).fetch_all(conn).await;
-    match rows {
-        Err(error) if migrate::is_no_table(&error) => Ok(Vec::new()),
-        rows => Ok(rows?),
+    match sent(conn, Step::List, &list, patience).await {
+        Err(MigrateError::Execute(error)) if migrate::is_no_table(&error) => Ok(Vec::new()),
+        rows => {
+            let rows = rows?;
+            let rows = rows.iter().map(Kept::from_row);
+            Ok(rows.collect::<Result<_, sqlx::Error>>()?)
+        }
     }
 }
 
@@ -170,24 +219,14 @@ async fn bring(
     table: &str,
     patience: Duration,
 ) -> Result<(), MigrateError> {
-    let settings = format!(
-        "SET SESSION lock_wait_timeout = {}, autocommit = 1",
-        LOCK_WAIT.as_secs()
+    // As the driver would have it.
+    let versions = format!(
+        "CREATE TABLE IF NOT EXISTS {table} (version BIGINT PRIMARY KEY, description TEXT NOT NULL, \
+         installed_on TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, success BOOLEAN NOT NULL, checksum BLOB NOT NULL, \
+         execution_time BIGINT NOT NULL)"
     );
-    sqlx::raw_sql(AssertSqlSafe(settings))
-        .execute(&mut *conn)
-        .await?;
-    let mut held = Held::new(patience);
-    loop {
-        match conn.ensure_migrations_table(table).await {
-            Ok(()) => break,
-            Err(MigrateError::Execute(error)) if is_held(&error) => {
-                held.pause(1, &holder(conn).await).await?;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    let there = rows(conn, table).await?;
+    sent(conn, Step::List, &versions, patience).await?;
+    let there = rows(conn, table, patience).await?;
     for (version, kept) in missing(migrator, &there)? {
         let kept = match kept {
             Some(kept) => {
@@ -196,7 +235,7 @@ async fn bring(
                 kept
             }
             None => {
-                begin(conn, table, version).await?;
+                begin(conn, table, version, patience).await?;
                 Progress::before(0)
             }
         };
@@ -217,17 +256,21 @@ async fn begin(
     conn: &mut MySqlConnection,
     table: &str,
     version: &Migration,
+    patience: Duration,
 ) -> Result<(), MigrateError> {
+    let checksum: String = version
+        .checksum
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     let insert = format!(
-        "INSERT INTO {table} (version, description, success, checksum, execution_time) VALUES (?, ?, FALSE, ?, ?)"
+        "INSERT INTO {table} (version, description, success, checksum, execution_time) \
+         VALUES ({}, '{}', FALSE, x'{checksum}', {})",
+        version.version,
+        version.description,
+        Progress::before(0)
     );
-    sqlx::query(AssertSqlSafe(insert))
-        .bind(version.version)
-        .bind(&*version.description)
-        .bind(&*version.checksum)
-        .bind(Progress::before(0))
-        .execute(conn)
-        .await?;
+    sent(conn, Step::Version(version.version), &insert, patience).await?;
     Ok(())
 }
 
@@ -246,33 +289,31 @@ impl Bringing<'_> {
         let Progress { done, unsure } = Progress::of(self.kept);
         let statements = statements(self.version.sql.as_str());
         for (n, statement) in statements.iter().enumerate().skip(done) {
-            self.keep(Progress::within(n)).await?;
+            self.keep(Progress::within(n), self.patience).await?;
             match self.step(statement).await {
                 Ok(()) => {}
                 // What was there before anybody began is not ours, and an error.
                 Err(MigrateError::ExecuteMigration(error, _)) if n < unsure && is_done(&error) => {}
                 Err(error) => {
                     if n >= unsure && !is_lost(&error) {
-                        let _ = self.keep(Progress::before(n)).await;
+                        // It has been waited for already.
+                        let _ = self.keep(Progress::before(n), Duration::ZERO).await;
                     }
                     return Err(error);
                 }
             }
         }
         let done = format!(
-            "UPDATE {} SET success = TRUE, execution_time = ? WHERE version = ?",
-            self.table
+            "UPDATE {} SET success = TRUE, execution_time = {} WHERE version = {}",
+            self.table,
+            i64::try_from(start.elapsed().as_nanos()).unwrap_or(i64::MAX),
+            self.version.version
         );
-        sqlx::query(AssertSqlSafe(done))
-            .bind(i64::try_from(start.elapsed().as_nanos()).unwrap_or(i64::MAX))
-            .bind(self.version.version)
-            .execute(self.conn)
-            .await?;
-        Ok(())
+        self.send(&done, self.patience).await
     }
 
     /// Writes down how far it is. Where an earlier version of the driver had begun, that is not known, and stays so.
-    async fn keep(&mut self, progress: i64) -> Result<(), MigrateError> {
+    async fn keep(&mut self, progress: i64, patience: Duration) -> Result<(), MigrateError> {
         if self.kept == Progress::DRIVERS {
             return Ok(());
         }
@@ -280,28 +321,23 @@ impl Bringing<'_> {
             "UPDATE {} SET execution_time = {progress} WHERE version = {}",
             self.table, self.version.version
         );
-        sqlx::raw_sql(AssertSqlSafe(keep))
-            .execute(&mut *self.conn)
-            .await?;
-        Ok(())
+        self.send(&keep, patience).await
     }
 
     async fn step(&mut self, statement: &str) -> Result<(), MigrateError> {
-        let version = self.version.version;
-        let mut held = Held::new(self.patience);
-        loop {
-            let done = sqlx::raw_sql(AssertSqlSafe(statement.to_owned()))
-                .execute(&mut *self.conn)
-                .await;
-            match done {
-                Ok(_) => return Ok(()),
-                Err(error) if is_held(&error) => {
-                    let holder = holder(self.conn).await;
-                    held.pause(version, &holder).await?;
-                }
-                Err(error) => return Err(MigrateError::ExecuteMigration(error, version)),
+        match self.send(statement, self.patience).await {
+            Err(MigrateError::Execute(error)) => {
+                let version = self.version.version;
+                Err(MigrateError::ExecuteMigration(error, version))
             }
+            done => done,
         }
+    }
+
+    async fn send(&mut self, statement: &str, patience: Duration) -> Result<(), MigrateError> {
+        let step = Step::Version(self.version.version);
+        sent(self.conn, step, statement, patience).await?;
+        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@ use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Row};
 
 use crate::store::SchemaVersion;
-use crate::store::held::{Held, LOCK_WAIT};
+use crate::store::held::{Held, LOCK_WAIT, Peer, Step};
 use crate::store::migrate::{self, Version};
 
 const VERSIONS: &[Version] = &[
@@ -44,16 +44,35 @@ const SWEEP: &str = "DEALLOCATE ALL";
 pub(super) async fn versions(
     pool: &PgPool,
     prefix: &str,
+    patience: Duration,
 ) -> Result<Vec<SchemaVersion>, MigrateError> {
-    let applied = applied(pool, prefix).await?;
+    let applied = applied(pool, prefix, patience).await?;
     let applied: Vec<_> = applied.into_iter().map(|(version, _)| version).collect();
     Ok(migrate::described(&applied, VERSIONS))
 }
 
 /// Numbers and checksums.
-async fn applied(pool: &PgPool, prefix: &str) -> Result<Vec<(i64, Vec<u8>)>, MigrateError> {
-    // The driver's own list names its statement in any case, and leaves it behind on one of PgBouncer's connections.
-    let list = format!("SELECT version, checksum FROM {prefix}migrations");
+type Applied = Vec<(i64, Vec<u8>)>;
+
+async fn applied(pool: &PgPool, prefix: &str, patience: Duration) -> Result<Applied, MigrateError> {
+    let mut held = Held::new(patience);
+    loop {
+        match list(pool, prefix).await {
+            Err(error) if is_held(&error) => {
+                held.pause(Step::List, &holder(pool, prefix).await).await?;
+            }
+            applied => return applied,
+        }
+    }
+}
+
+async fn list(pool: &PgPool, prefix: &str) -> Result<Applied, MigrateError> {
+    // The driver's own list names its statement in any case, and leaves it behind on one of PgBouncer's connections. What is
+    // sent together is one transaction.
+    let list = format!(
+        "{}; SELECT version, checksum FROM {prefix}migrations",
+        lock_limit()
+    );
     let mut conn = pool.acquire().await?;
     let rows = sqlx::raw_sql(AssertSqlSafe(list))
         .fetch_all(&mut *conn)
@@ -78,7 +97,7 @@ pub(super) async fn run(
     patience: Duration,
 ) -> Result<(), MigrateError> {
     let migrator = migrate::migrator(prefix, VERSIONS);
-    let there = applied(pool, prefix).await?;
+    let there = applied(pool, prefix, patience).await?;
     let mut missing = Vec::new();
     for version in migrator.iter() {
         match there.iter().find(|row| row.0 == version.version) {
@@ -95,16 +114,17 @@ pub(super) async fn run(
         loop {
             // One that is left in the middle of a transaction, however that comes about, is never pooled.
             let mut conn = pool.acquire().await?.detach();
-            let brought = bring(&mut conn, unnamed, &migrator, version).await;
+            let brought = bring(&mut conn, unnamed, &migrator, prefix, version, patience).await;
             let _ = conn.close().await;
             let Err(error) = brought else {
                 break;
             };
             if is_held(&error) {
-                held.pause(version, &holder(pool, prefix).await).await?;
-            } else if attempt < migrate::attempts(VERSIONS) {
-                // Two processes that start together both find a version missing, and one of them fails. Looking again
-                // finds either nothing to do or the same error.
+                let holder = holder(pool, prefix).await;
+                held.pause(Step::Version(version), &holder).await?;
+            } else if attempt < migrate::attempts(VERSIONS) && !is_ours(&error) {
+                // Beside a process of an earlier version of this crate, which takes no lock of its own, both find a version
+                // missing, and one of them fails. Looking again finds either nothing to do or the same error.
                 tracing::debug!(%error, attempt, "migration failed; looking again");
                 attempt += 1;
             } else {
@@ -120,11 +140,28 @@ async fn bring(
     conn: &mut PgConnection,
     unnamed: bool,
     migrator: &Migrator,
+    prefix: &str,
     version: i64,
+    patience: Duration,
 ) -> Result<(), MigrateError> {
-    let mut tx = conn.begin().await?;
-    let limit = format!("SET LOCAL lock_timeout = {}", LOCK_WAIT.as_millis());
-    sqlx::raw_sql(AssertSqlSafe(limit))
+    // One process at a time: the next one would take it for somebody who is in the way. The lock ends with the transaction,
+    // since a session's would stay behind on one of PgBouncer's connections; and no transaction is open between two looks.
+    let alone = format!(
+        "SELECT pg_try_advisory_xact_lock(hashtextextended('tower_inbox ' || COALESCE(current_schema(), '') || '.{prefix}', 0))"
+    );
+    let mut peer = Peer::new(patience);
+    let mut tx = loop {
+        let mut tx = conn.begin().await?;
+        let row = sqlx::raw_sql(AssertSqlSafe(alone.clone()))
+            .fetch_one(&mut *tx)
+            .await?;
+        if row.try_get(0)? {
+            break tx;
+        }
+        tx.rollback().await?;
+        peer.pause().await?;
+    };
+    sqlx::raw_sql(AssertSqlSafe(lock_limit()))
         .execute(&mut *tx)
         .await?;
     // The driver's migrator names its statements in any case. In one transaction they are all on one server connection,
@@ -137,6 +174,15 @@ async fn bring(
         sqlx::raw_sql(SWEEP).execute(&mut *tx).await?;
     }
     Ok(tx.commit().await?)
+}
+
+fn lock_limit() -> String {
+    format!("SET LOCAL lock_timeout = {}", LOCK_WAIT.as_millis())
+}
+
+/// It has been waited for long enough.
+fn is_ours(error: &MigrateError) -> bool {
+    matches!(error, MigrateError::Source(_))
 }
 
 /// A lock was not had in time, or a deadlock with whoever has it was ended.
