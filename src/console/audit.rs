@@ -52,6 +52,11 @@ pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Faul
             }
         }
     };
+    let none = match (source, &*chosen) {
+        (_, []) => "Nothing was decided or refused.",
+        (Some(_), _) => "Nothing of that was decided or refused, or there is no such source.",
+        (None, _) => "Nothing of that was decided or refused.",
+    };
     let content = html! {
         form.filter method="get" action=(caller.link("/audit", &[])) {
             (streams::source_field(&caller.sources(), source))
@@ -61,7 +66,7 @@ pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Faul
             button type="submit" { "Show" }
         }
         @if page.entries.is_empty() {
-            (show::nothing(if chosen.is_empty() { "Nothing was decided or refused." } else { "Nothing of that was decided or refused." }))
+            (show::nothing(none))
         }
         @else { (lines(&caller, "Decisions and refusals, newest first, in UTC", &page.entries)) }
         (show::pager(first, next))

@@ -1,7 +1,7 @@
 //! An event's whole story.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Request};
+use http::{HeaderMap, HeaderName, Request, StatusCode};
 use maud::{Markup, html};
 
 use super::asked::{Answer, Fault, Page};
@@ -28,14 +28,17 @@ pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Faul
     let most = of.map(|source| source.max_attempts());
     let content = html! {
         @match &story {
-            None => { (show::nothing("Nothing is known of it: it never came, or was forgotten after its retention.")) }
+            None => { (show::nothing("Nothing is known of it: it never came, was forgotten after its retention, or there is no such source.")) }
             Some(story) => { (known(&caller, story, most)) }
         }
         (history(&caller, &lines))
         p.more { a href=(caller.link("/audit", &[("source", source), ("event", id)])) { "Its audit log" } }
     };
     let part = story.as_ref().map_or("", |story| part(&story.letter));
-    let page = Page::new("Event", content).about(id, source);
+    let mut page = Page::new("Event", content).about(id, source);
+    if story.is_none() && lines.is_empty() {
+        page = page.status(StatusCode::NOT_FOUND);
+    }
     Ok(page.part(Some(part)).into())
 }
 
@@ -44,6 +47,7 @@ fn part(letter: &Letter) -> &'static str {
     match letter.state {
         State::Dead | State::Fenced => "/dead",
         State::Parked if letter.sequence.is_some() && !letter.out_of_order => "/streams",
+        State::Parked => "/waiting",
         _ => "",
     }
 }
@@ -93,7 +97,8 @@ fn known<DB: Backend>(caller: &Caller<DB>, story: &Story, most: Option<u32>) -> 
     let letter = &story.letter;
     html! {
         p.verdict {
-            @if letter.state == State::Parked && letter.attempts > 0 { (Look::Failing.badge("parked: failing")) }
+            @if is_being_tried(letter) { (Look::Parked.badge("being tried now")) }
+            @else if letter.state == State::Parked && letter.attempts > 0 { (Look::Failing.badge("parked: failing")) }
             @else { (show::state(letter.state, letter.reason)) }
             @if let Some(reason) = letter.reason { " " (show::advice(reason)) }
             @if letter.last_status.is_some() || letter.last_error.is_some() {
@@ -111,11 +116,17 @@ fn known<DB: Backend>(caller: &Caller<DB>, story: &Story, most: Option<u32>) -> 
     }
 }
 
+/// What a worker has claimed may have failed before, or not; how it ends nobody knows yet.
+fn is_being_tried(letter: &Letter) -> bool {
+    letter.state == State::Parked && letter.leased
+}
+
 /// How often its handler has run in vain, of how often it may, where this process knows its source.
 fn attempts(letter: &Letter, most: Option<u32>) -> Markup {
     html! {
         (show::count(letter.attempts))
         @if let Some(most) = most && letter.state == State::Parked { span.quiet { " of " (show::count(most)) } }
+        @if is_being_tried(letter) { span.quiet { ", not counting the one under way" } }
     }
 }
 
@@ -126,6 +137,7 @@ fn next_attempt(now: Timestamp, story: &Story) -> Option<Markup> {
     let stream = story.stream.as_ref();
     let waits_for = stream.filter(|stream| turn.is_some_and(|turn| turn > stream.next));
     Some(match (letter.state, letter.reason) {
+        (State::Parked, _) if letter.leased => html! { "now: a worker has it" },
         (State::Parked, _) => html! {
             @match (letter.not_before.filter(|at| *at > now), waits_for) {
                 (Some(at), _) => { (show::due_at(now, at)) }
@@ -306,7 +318,7 @@ fn actions<DB: Backend>(caller: &Caller<DB>, letter: &Letter) -> Markup {
     let offers: &[(&str, &str, &str, bool)] = match (letter.state, letter.reason) {
         (State::Dead, Some(Reason::Skipped | Reason::BeforeStart)) => &[OUT_OF_ORDER],
         (State::Dead, _) => &[REPLAY],
-        (State::Parked, _) if is_put_off => &[TRY_NOW],
+        (State::Parked, _) if is_put_off && !letter.leased => &[TRY_NOW],
         (State::Parked, _) => &[],
         (State::Fenced, _) => &[RELEASE],
         _ => return Markup::default(),

@@ -35,11 +35,18 @@ pub(super) fn form(asked: &Asked, sources: &[String]) -> Markup {
 
 /// Leads to the event. Where several sources have the id, or none has it, says so.
 pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Fault> {
-    let (whole, named) = (caller.demand("id")?, caller.get("source"));
+    let named = caller.get("source");
+    let own = caller.sources();
+    let Some(whole) = caller.get("id") else {
+        let content = html! {
+            p.lead { "By the id that its producer gave it." }
+            (again(&caller, &own, named, None))
+        };
+        return Ok(Page::new("Find an event", content).into());
+    };
     // An id may have blanks around it, which somebody who copies it does not mean as a rule.
     let mut ids = vec![whole, whole.trim()];
     ids.dedup();
-    let own = caller.sources();
     let looked: Vec<&str> = match named {
         Some(source) => vec![source],
         None => own.iter().take(SOURCES).map(String::as_str).collect(),
@@ -87,17 +94,29 @@ pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Faul
                 }
             }
         }
-        form.filter method="get" action=(caller.link("/find", &[])) {
-            (streams::source_field(&own, named))
-            div {
-                label for="find-again" { "Event id" }
-                input #find-again name="id" type="text" required value=(whole) autocomplete="off";
-            }
-            button type="submit" { "Find" }
-        }
+        (again(&caller, &own, named, Some(whole)))
     };
     let page = Page::new("Not found here", content);
     Ok(page.status(StatusCode::NOT_FOUND).into())
+}
+
+/// With whatever source somebody writes.
+fn again<DB: Backend>(
+    caller: &Caller<DB>,
+    sources: &[String],
+    named: Option<&str>,
+    id: Option<&str>,
+) -> Markup {
+    html! {
+        form.filter method="get" action=(caller.link("/find", &[])) {
+            (streams::source_field(sources, named))
+            div {
+                label for="find-again" { "Event id" }
+                input #find-again name="id" type="text" required value=[id] autocomplete="off";
+            }
+            button type="submit" { "Find" }
+        }
+    }
 }
 
 /// It is there, or something was decided about it before it was forgotten.

@@ -107,7 +107,9 @@ impl Chosen {
                 .find(|reason| reason.as_str() == word);
             let unknown = || {
                 Fault::Invalid(match word.as_str() {
-                    "parked" => "A parked event is no dead letter: the page “Waiting” has those, which Streams leads to.".into(),
+                    "parked" => {
+                        "A parked event is no dead letter: the page “Waiting” has those.".into()
+                    }
                     word => format!("There is no reason {word:?}."),
                 })
             };
@@ -166,9 +168,10 @@ pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Faul
         .operator
         .dead_letters(&chosen.filter()?, after.as_ref(), ROWS)
         .await?;
-    let none = match after {
-        Some(_) => "There are no more.",
-        None => "There is none.",
+    let none = match (&after, chosen.get("source")) {
+        (Some(_), _) => "There are no more.",
+        (None, Some(_)) => "There is none of this source, or there is no such source.",
+        (None, None) => "There is none.",
     };
     let first = after.map(|_| caller.link("/dead", &chosen.fixed()));
     let next = page.next.map(|key| {

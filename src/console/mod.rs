@@ -153,7 +153,8 @@ impl<DB: Backend> Console<DB> {
         self
     }
 
-    /// The routes, to be mounted by `.nest("/console", …)` wherever you like: its links go by where it is.
+    /// The routes, to be mounted by `.nest("/console", …)` wherever you like: its links go by where it is. What is nested has no
+    /// slash at its end; `.route("/console/", get(|| async { Redirect::permanent("/console") }))` leads there whoever writes one.
     ///
     /// Wrong tokens are slowed down for each client by itself where the app is served with
     /// `into_make_service_with_connect_info::<SocketAddr>()`, or a layer of yours sets `ConnectInfo<SocketAddr>`; otherwise for all

@@ -259,7 +259,7 @@ fn card<DB: Backend>(caller: &Caller<DB>, source: &SourceStats) -> Markup {
                 ("Handler p95 / p99", html! { (show::seconds(counts.p95)) " / " (show::seconds(counts.p99)) }),
                 ("Duplicates", html! { (show::count(counts.duplicates)) }),
                 ("Parked now", html! {
-                    a href=(caller.link("/streams", &name)) { (show::count(source.parked)) }
+                    a href=(caller.link("/waiting", &name)) { (show::count(source.parked)) }
                     @if let Some(at) = source.oldest_parked { span.quiet { ", the oldest stored " (show::ago(now, at)) } }
                 }),
                 ("Gaps", html! { (show::count(source.gaps)) }),

@@ -7,9 +7,10 @@ use super::caller::Frame;
 use super::session::Flash;
 use super::{assets, find, show};
 
-const PAGES: [(&str, &str); 4] = [
+const PAGES: [(&str, &str); 5] = [
     ("/", "Overview"),
     ("/streams", "Streams"),
+    ("/waiting", "Waiting"),
     ("/dead", "Dead letters"),
     ("/audit", "Audit log"),
 ];
@@ -18,7 +19,8 @@ const PAGES: [(&str, &str); 4] = [
 fn part(path: &str) -> &str {
     match path {
         "/" => "/",
-        path if path.starts_with("/stream") || path.starts_with("/waiting") => "/streams",
+        path if path.starts_with("/stream") => "/streams",
+        path if path.starts_with("/waiting") => "/waiting",
         path if path.starts_with("/dead") => "/dead",
         path => path,
     }

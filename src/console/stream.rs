@@ -1,12 +1,13 @@
 //! One stream: where it stands, what waits in it, and what can be decided about it.
 
+use http::StatusCode;
 use maud::{Markup, html};
 
 use super::asked::{Answer, Fault, Page};
 use super::caller::Caller;
 use super::show::{self, Look};
 use super::strip;
-use crate::operator::{Range, StreamEvent, StreamInfo, StreamView};
+use crate::operator::{AuditFilter, Range, StreamEvent, StreamInfo, StreamView};
 use crate::store::Backend;
 
 /// Stored events of a page.
@@ -21,11 +22,24 @@ pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Faul
         None => None,
     };
     let state = caller.inbox().shared.find_source(source).await;
-    let newer = state.is_some_and(|state| state.applies_newer().is_some());
+    let newer = state
+        .as_ref()
+        .is_some_and(|state| state.applies_newer().is_some());
+    // Of a source that is not known here there may be dead letters, of which nobody can say where they stand.
+    let missing = match (&view, &state) {
+        (Some(_), _) => false,
+        (None, Some(_)) => !was_decided(&caller, source, id).await?,
+        (None, None) => {
+            !caller.operator.knows(source).await? && !was_decided(&caller, source, id).await?
+        }
+    };
     let content = html! {
         @match (&view, &ahead) {
             (Some(_), Some(ahead)) if newer => { (by_version(&caller, source, id, ahead)) }
             (Some(view), Some(ahead)) => { (known(&caller, source, id, from, view, ahead)) }
+            _ if missing => {
+                (show::nothing("Nothing is known of it: none of its events came, all were forgotten after their retention, or there is no such source."))
+            }
             _ => {
                 (show::nothing("None of its events was applied yet: it has no cursor, and waits for its source's first sequence."))
             }
@@ -36,11 +50,24 @@ pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Faul
         }
     };
     let mut page = Page::new("Stream", content).about(id, source);
+    if missing {
+        page = page.status(StatusCode::NOT_FOUND);
+    }
     // What somebody is filling in is not taken away from him, and the cursor that he sees is the one he decides by.
     if !caller.may_act() {
         page = page.live();
     }
     Ok(page.into())
+}
+
+async fn was_decided<DB: Backend>(
+    caller: &Caller<DB>,
+    source: &str,
+    id: &str,
+) -> Result<bool, Fault> {
+    let filter = AuditFilter::new().stream(source, id);
+    let lines = caller.operator.audit(&filter, None, 1).await?;
+    Ok(!lines.entries.is_empty())
 }
 
 /// What is stored from the cursor on, whatever page of the stored events is looked at: what is the matter and what can be
@@ -164,6 +191,9 @@ fn summary<DB: Backend>(caller: &Caller<DB>, view: &StreamView) -> Markup {
                 (Look::Quiet.icon()) "It has not begun: it waits until its lowest sequence has settled."
             } @else if let Some(event) = at {
                 @match event.reason {
+                    None if event.leased => {
+                        (Look::Parked.icon()) "Sequence " b { (show::count(next)) } " is here, and a worker is trying it now."
+                    }
                     None if event.not_before > caller.now => {
                         @if event.attempts > 0 { (Look::Failing.icon()) } @else { (Look::Parked.icon()) }
                         "Sequence " b { (show::count(next)) } " is here, and "
@@ -218,7 +248,7 @@ pub(super) fn events<DB: Backend>(
                 html! { (show::count(event.sequence)) },
                 html! { a href=(link) { (show::text(&event.event_id)) } },
                 html! {
-                    @if event.reason.is_none() && event.attempts > 0 { (Look::Failing.badge("failing")) }
+                    @if event.reason.is_none() && event.attempts > 0 && !event.leased { (Look::Failing.badge("failing")) }
                     @else { (show::stored(event.reason)) }
                     @if event.leased { " " span.quiet { "claimed by a worker" } }
                 },
@@ -229,7 +259,8 @@ pub(super) fn events<DB: Backend>(
                     @if let Some(error) = &event.last_error { (show::brief(error)) }
                 },
                 html! {
-                    @if event.reason.is_none() && event.not_before > caller.now { (show::due(caller.now, event.not_before)) }
+                    @if event.leased { "now" }
+                    @else if event.reason.is_none() && event.not_before > caller.now { (show::due(caller.now, event.not_before)) }
                     @else { "–" }
                 },
             ]
@@ -319,7 +350,8 @@ fn actions<DB: Backend>(caller: &Caller<DB>, source: &str, id: &str, view: &Stre
 fn try_now<DB: Backend>(caller: &Caller<DB>, source: &str, view: &StreamView) -> Markup {
     let next = view.info.next;
     let head = view.events.iter().find(|event| {
-        event.sequence == next && event.reason.is_none() && event.not_before > caller.now
+        let waits = event.reason.is_none() && !event.leased && event.not_before > caller.now;
+        event.sequence == next && waits
     });
     html! {
         @if let Some(head) = head {

@@ -73,9 +73,10 @@ pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Faul
         .operator
         .waiting(&chosen.waiting(), after.as_ref(), ROWS)
         .await?;
-    let none = match after {
-        Some(_) => "There are no more.",
-        None => "Nothing is parked.",
+    let none = match (&after, chosen.get("source")) {
+        (Some(_), _) => "There are no more.",
+        (None, Some(_)) => "Nothing of this source is parked, or there is no such source.",
+        (None, None) => "Nothing is parked.",
     };
     let first = after.map(|_| caller.link("/waiting", &chosen.0));
     let next = page.next.map(|key| {
@@ -98,7 +99,7 @@ pub(super) async fn page<DB: Backend>(caller: Caller<DB>) -> Result<Answer, Faul
         }
         (show::pager(first, next))
     };
-    Ok(Page::new("Waiting", content).into())
+    Ok(Page::new("Waiting", content).live().into())
 }
 
 fn filter_form<DB: Backend>(caller: &Caller<DB>, chosen: &Chosen<'_>) -> Markup {
@@ -132,6 +133,7 @@ fn list<DB: Backend>(
     letters::table(caller, found, caption, "Next attempt", |letter| {
         html! {
             @match letter.not_before.filter(|at| *at > caller.now) {
+                _ if letter.leased => { "now" }
                 Some(at) => { (show::due(caller.now, at)) }
                 None if letter.sequence.is_none() || letter.out_of_order => { "due" }
                 None => { "in its turn" }

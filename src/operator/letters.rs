@@ -10,7 +10,8 @@ use crate::clock::Timestamp;
 use crate::error::OperatorError;
 use crate::request;
 use crate::store::{
-    AT_ONCE, Backend, FoundLetter, Key, LetterFilter, LetterRow, Place, Reason, State, Stream,
+    AT_ONCE, Backend, FoundLetter, Key, Lease, LetterFilter, LetterRow, Place, Reason, State,
+    Stream,
 };
 
 /// Stored events around one, on either side of it.
@@ -199,6 +200,8 @@ pub struct Letter {
     pub body_bytes: Option<u64>,
     /// An operator has had it replayed out of its order.
     pub out_of_order: bool,
+    /// A worker has claimed it, or had when it ended.
+    pub leased: bool,
 }
 
 impl Letter {
@@ -216,7 +219,7 @@ impl Letter {
             received_at: row.received_at,
             decided_at: row.decided_at,
             tried_at: row.tried_at,
-            attempts: row.attempts.unwrap_or(0),
+            attempts: row.attempts.unwrap_or(0) - row.lease.counts(),
             last_status: status(row.last_status),
             last_error: row.last_error,
             not_before: row
@@ -228,6 +231,7 @@ impl Letter {
                 .and_then(|bytes| u64::try_from(bytes).ok())
                 .filter(|bytes| *bytes > 0),
             out_of_order: row.out_of_order == Some(1),
+            leased: row.lease != Lease::NONE,
         }
     }
 }

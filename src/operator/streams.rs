@@ -1,5 +1,8 @@
 //! Streams in which something waits, and what is stored of one.
 
+use std::collections::HashMap;
+use std::io;
+
 use super::letters::status;
 use super::stream::{Seen, StreamInfo, info};
 use super::{MOST, Operator, Rows};
@@ -181,7 +184,7 @@ impl From<StreamEventRow> for StreamEvent {
             reason: row.reason,
             parked_at: row.parked_at,
             not_before: row.not_before,
-            attempts: row.attempts,
+            attempts: row.attempts - row.lease.counts(),
             last_status: status(row.last_status),
             last_error: row.last_error,
             leased: row.lease != Lease::NONE,
@@ -247,39 +250,58 @@ impl<DB: Backend> Operator<DB> {
     pub async fn urgent_streams(&self) -> Result<UrgentStreams, OperatorError> {
         let look = async {
             let at = self.shared.clock.now();
+            // That there is no connection says nothing of how long the look takes.
+            let conn = in_time(self.shared.acquire_statements()).await;
+            let mut conn = conn.map_err(|error| match error {
+                sqlx::Error::PoolTimedOut => sqlx::Error::Io(io::ErrorKind::TimedOut.into()),
+                error => error,
+            })?;
             let found = in_time(async {
-                let mut conn = self.shared.acquire_statements().await?;
                 let found = DB::urgent_streams(&mut conn, &self.shared.sql, URGENT).await;
                 conn.done(found).await
             });
             let found = found.await?;
             Ok(UrgentStreams {
                 at,
-                streams: self.as_waiting(found.streams).await,
+                streams: found.streams.into_iter().map(WaitingStream::from).collect(),
                 all: found.all.unsigned_abs(),
                 held_up: found.held_up.unsigned_abs(),
                 failing: found.failing.unsigned_abs(),
             })
         };
         let found = self.shared.stats.urgent.or_last(look).await;
-        found
+        let mut found = found
             .map(|found| UrgentStreams::clone(&found))
-            .map_err(OperatorError::database)
+            .map_err(OperatorError::database)?;
+        // Not within the look, for whose end everybody else waits: to look tenants up is the app's own, and may take long.
+        self.begin(&mut found.streams).await;
+        Ok(found)
     }
 
     async fn as_waiting(&self, found: Vec<StreamRow>) -> Vec<WaitingStream> {
         let mut streams: Vec<_> = found.into_iter().map(WaitingStream::from).collect();
-        for stream in &mut streams {
+        self.begin(&mut streams).await;
+        streams
+    }
+
+    /// Says of those without a cursor where they begin.
+    async fn begin(&self, streams: &mut [WaitingStream]) {
+        let mut begins = HashMap::new();
+        for stream in streams {
             // Nothing of it was applied or parked: it is where its source begins.
             if stream.next.is_none() && stream.generation == 0 {
-                stream.next = self.begins(&stream.source).await.map(|start| start.next);
+                // Once for each source: it may be looked up for it.
+                if !begins.contains_key(&stream.source) {
+                    let next = self.begins(&stream.source).await.map(|start| start.next);
+                    begins.insert(stream.source.clone(), next);
+                }
+                stream.next = begins.get(&stream.source).copied().flatten();
             }
             // Without a cursor it is the lowest one's.
             if stream.next.is_some_and(|next| next < stream.first) {
                 stream.head = None;
             }
         }
-        streams
     }
 
     /// Where a stream stands, and up to `limit` (at most 1,000) of the events that are stored of its present generation,

@@ -1,4 +1,4 @@
-//! Looks that read much: where one takes long, it is not taken again for fifty times as long.
+//! Looks that read much: where one takes long, or too long, it is not taken again for fifty times as long.
 
 use std::io;
 use std::sync::Arc;
@@ -48,6 +48,8 @@ impl<T> Paced<T> {
         let began = Instant::now();
         let found = look.await.map(Arc::new);
         let pause = match (&found, began.elapsed()) {
+            // It has read as much as a slow one, or more, and so would the next one.
+            (Err(sqlx::Error::PoolTimedOut), took) => (took * PAUSES).max(FAILED),
             (Err(_), took) => took.max(FAILED),
             (Ok(_), took) if took < QUICK => Duration::ZERO,
             (Ok(_), took) => took * PAUSES,
@@ -58,5 +60,35 @@ impl<T> Paced<T> {
             until: Instant::now() + pause,
         });
         found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{advance, sleep};
+
+    use super::*;
+
+    /// How often it looks in a minute, of looks that take ten seconds and end so.
+    async fn looks(end: fn() -> Result<(), sqlx::Error>) -> usize {
+        let (paced, mut looks) = (Paced::default(), 0);
+        for _ in 0..6 {
+            let look = async {
+                looks += 1;
+                sleep(Duration::from_secs(10)).await;
+                end()
+            };
+            let _ = paced.or_last(look).await;
+            advance(Duration::from_secs(11)).await;
+        }
+        looks
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_timed_out_is_left_alone_as_what_took_long() {
+        assert_eq!(looks(|| Ok(())).await, 1);
+        assert_eq!(looks(|| Err(sqlx::Error::PoolTimedOut)).await, 1);
+        // Of the database it says more than of the look.
+        assert_eq!(looks(|| Err(sqlx::Error::WorkerCrashed)).await, 6);
     }
 }

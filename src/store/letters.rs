@@ -243,13 +243,13 @@ macro_rules! statements_for_operators {
                 .fetch_optional(conn)
                 .await?;
             let Some(row) = row else { return Ok(None) };
-            let request = match text(&row, 18)? {
+            let request = match text(&row, 19)? {
                 None => None,
                 Some(method) => Some(StoredRequest {
                     method,
-                    uri: required(text(&row, 19)?)?,
-                    headers: row.try_get::<Vec<u8>, _>(20)?.into(),
-                    body: row.try_get::<Vec<u8>, _>(21)?.into(),
+                    uri: required(text(&row, 20)?)?,
+                    headers: row.try_get::<Vec<u8>, _>(21)?.into(),
+                    body: row.try_get::<Vec<u8>, _>(22)?.into(),
                 }),
             };
             Ok(Some((letter(&row)?, request)))
@@ -481,6 +481,9 @@ macro_rules! letter_row {
                 body_bytes: row.try_get(15)?,
                 out_of_order: row.try_get(16)?,
                 not_before: row.try_get(17)?,
+                lease: row
+                    .try_get::<Option<i64>, _>(18)?
+                    .map_or(Lease::NONE, Lease::from_column),
             })
         }
     };

@@ -513,7 +513,7 @@ statements! {
             AND COALESCE(p.reason, 0) IN (?, ?, ?, ?, ?, ?, ?, ?)
         ORDER BY p.source, p.event_id LIMIT ?";
     // What is parked, a page of it: found among what is stored alone, and only then read with its event. The flag: whether it
-    // has a place in a stream or not.
+    // has a place in a stream or not. By the primary key in both cases, since the index by stream does not have this order.
     waiting = "SELECT p.source, p.event_id, {letter}
         FROM (SELECT source, event_id FROM {p}pending
             WHERE {after_event} AND source <= ?
@@ -547,8 +547,9 @@ statements! {
     // next to each other in the index by stream, so that a page reads no more than its own.
     waiting_streams = "SELECT s.source, s.correlation_id, s.generation, s.next_sequence, s.lowest, s.highest,
             s.parked, s.dead, s.oldest,
-            (SELECT CAST(MIN(COALESCE(h.reason, 0)) AS {bigint}) {head}), (SELECT CAST(MAX(h.attempts) AS {bigint}) {head}),
-            (SELECT CAST(MAX(h.last_status) AS {bigint}) {head}), (SELECT MAX(h.not_before) {head})
+            (SELECT CAST(COALESCE(h.reason, 0) AS {bigint}) {head}),
+            (SELECT CAST(h.attempts - CASE WHEN h.lease_token > 0 THEN 1 ELSE 0 END AS {bigint}) {head}),
+            (SELECT CAST(h.last_status AS {bigint}) {head}), (SELECT h.not_before {head})
         FROM (SELECT {waiting}
             WHERE {after_stream_of_p} AND p.source <= ? AND {waits}
             GROUP BY p.source, p.correlation_id, p.generation
@@ -556,11 +557,13 @@ statements! {
         ORDER BY s.source, s.correlation_id, s.generation";
     // The same of all of them, by what they need, and how many there are: all rows are read for it. First those that a dead
     // letter holds up (0), then those whose next event fails (1), those that wait for one that has not come (2), and what
-    // goes on by itself (3). Without a cursor a stream begins at 0 or 1.
+    // goes on by itself (3). Without a cursor a stream begins at 0 or 1. Where a parked event has taken the place of a dead
+    // letter, it is the parked one that decides; an attempt under way has not failed yet.
     urgent_streams = "SELECT s.source, s.correlation_id, s.generation, s.next_sequence, s.lowest, s.highest,
             s.parked, s.dead, s.oldest,
-            (SELECT CAST(MIN(COALESCE(h.reason, 0)) AS {bigint}) {head}), (SELECT CAST(MAX(h.attempts) AS {bigint}) {head}),
-            (SELECT CAST(MAX(h.last_status) AS {bigint}) {head}), (SELECT MAX(h.not_before) {head}),
+            (SELECT CAST(COALESCE(h.reason, 0) AS {bigint}) {head}),
+            (SELECT CAST(h.attempts - CASE WHEN h.lease_token > 0 THEN 1 ELSE 0 END AS {bigint}) {head}),
+            (SELECT CAST(h.last_status AS {bigint}) {head}), (SELECT h.not_before {head}),
             s.streams, s.held_up, s.failing
         FROM (SELECT t.*, COUNT(*) OVER () AS streams,
                 CAST(SUM(CASE WHEN t.urgency = 0 THEN 1 ELSE 0 END) OVER () AS {bigint}) AS held_up,
@@ -568,10 +571,10 @@ statements! {
             FROM (SELECT CASE MAX(CASE
                             WHEN p.out_of_order = 1 OR c.next_sequence < 0 OR p.sequence < c.next_sequence THEN 0
                             WHEN p.sequence > COALESCE(c.next_sequence, 1) THEN 1
-                            WHEN p.reason IS NOT NULL THEN 4
-                            WHEN p.attempts > 0 THEN 3
-                            ELSE 2 END)
-                        WHEN 4 THEN 0 WHEN 3 THEN 1 WHEN 1 THEN 2 ELSE 3 END AS urgency, {waiting}
+                            WHEN p.reason IS NOT NULL THEN 2
+                            WHEN p.attempts > CASE WHEN p.lease_token > 0 THEN 1 ELSE 0 END THEN 4
+                            ELSE 3 END)
+                        WHEN 2 THEN 0 WHEN 4 THEN 1 WHEN 1 THEN 2 ELSE 3 END AS urgency, {waiting}
                 WHERE {waits}
                 GROUP BY p.source, p.correlation_id, p.generation) AS t
             ORDER BY t.urgency, t.oldest, t.source, t.correlation_id, t.generation LIMIT ?) AS s
@@ -738,7 +741,8 @@ const LETTER: &str =
     "CAST(e.state AS {bigint}), CAST(p.reason AS {bigint}), e.event_type, e.correlation_id,
             CAST(e.generation AS {bigint}), e.sequence, e.yielded_to, e.received_at, e.decided_at,
             CAST(p.attempts AS {bigint}), CAST(p.last_status AS {bigint}), p.last_error, p.tried_at,
-            CAST(LENGTH(p.body) AS {bigint}), CAST(p.out_of_order AS {bigint}), p.not_before";
+            CAST(LENGTH(p.body) AS {bigint}), CAST(p.out_of_order AS {bigint}), p.not_before,
+            p.lease_token";
 
 /// Something for each bucket of a histogram, whose column is `{b}`.
 fn of_buckets(text: &str) -> String {
@@ -761,9 +765,11 @@ const WAITING: &str = "p.source, p.correlation_id, CAST(p.generation AS {bigint}
 const WAITS: &str = "p.sequence IS NOT NULL
                 AND (p.reason IS NULL OR (p.reason <= 4 AND p.sequence >= COALESCE(c.next_sequence, 0)))";
 
-/// What is stored at the cursor of a stream `s`. Its place may have been taken over: then the one that has it comes first.
-const HEAD: &str = "FROM {p}pending h WHERE h.source = s.source AND h.correlation_id = s.correlation_id
-                AND h.generation = s.generation AND h.sequence = COALESCE(s.next_sequence, s.lowest)";
+/// What is stored at the cursor of a stream `s`. Its place may have been taken over: then it is the one that has it.
+const HEAD: &str =
+    "FROM {p}pending h WHERE h.source = s.source AND h.correlation_id = s.correlation_id
+                AND h.generation = s.generation AND h.sequence = COALESCE(s.next_sequence, s.lowest)
+                ORDER BY COALESCE(h.reason, 0), h.event_id LIMIT 1";
 
 fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
     let batch = &dialect.delete_batch;

@@ -380,6 +380,11 @@ impl Lease {
         self.0 < 0
     }
 
+    /// How many attempts are counted under it, which have neither failed nor succeeded yet.
+    pub(crate) fn counts(self) -> i64 {
+        i64::from(self.0 > 0)
+    }
+
     pub(crate) const fn from_column(token: i64) -> Self {
         Self(token)
     }
@@ -567,6 +572,7 @@ pub struct LetterRow {
     pub body_bytes: Option<i64>,
     pub out_of_order: Option<i64>,
     pub not_before: Option<i64>,
+    pub lease: Lease,
 }
 
 /// Which stored events; nothing: any.

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tower_inbox::OperatorErrorKind;
+use axum::response::IntoResponse as _;
+use http::StatusCode;
 use tower_inbox::operator::{AuditFilter, Operator, RangeKind, Reason, StreamKey, WaitingStream};
+use tower_inbox::{OperatorErrorKind, Park};
 
 use crate::db::TestDb;
 use crate::kit::{Call, Event, SOURCE, World, eventually, now, numbered};
@@ -15,6 +17,7 @@ suite![
     a_stream_that_a_dead_letter_holds_up_is_listed_and_one_that_goes_on_is_not,
     a_stream_whose_head_is_tried_again_and_again_says_so,
     the_streams_that_need_somebody_most_come_first,
+    a_parked_event_that_has_taken_a_dead_letters_place_is_what_the_stream_waits_for,
     a_stream_is_shown_with_its_cursor_its_ranges_and_what_is_stored,
     the_audit_log_is_read_newest_first_in_pages,
     the_audit_log_is_read_by_stream_and_by_actor,
@@ -232,6 +235,48 @@ async fn the_streams_that_need_somebody_most_come_first<D: TestDb>(db: D) {
     by_name.sort_by(|one, other| one.correlation_id.cmp(&other.correlation_id));
     assert_eq!(by_name, waiting(&world, Some(SOURCE)).await);
     assert!(urgent.streams.iter().all(|stream| stream.oldest <= began));
+}
+
+/// §4.3, §8: the dead letter yielded, so that it holds nothing up.
+async fn a_parked_event_that_has_taken_a_dead_letters_place_is_what_the_stream_waits_for<
+    D: TestDb,
+>(
+    db: D,
+) {
+    let world = World::<D>::over(&db).handler(|mut call: Call<D>| async move {
+        call.append().await;
+        match call.delivery.event_id() {
+            "bad" => StatusCode::UNPROCESSABLE_ENTITY.into_response(),
+            "put off" => Park::after(Duration::from_secs(3_600)).into_response(),
+            _ => StatusCode::NO_CONTENT.into_response(),
+        }
+    });
+    let world = world.start().await;
+    let urgent = async || {
+        let urgent = ada(&world).urgent_streams().await.expect("asked for");
+        (urgent.all, urgent.held_up, urgent.failing)
+    };
+    let bad = Event::new("bad").of("acct", 1);
+    world.send(&bad).await.is(422, "rejected");
+    eventually("it is held up", async || urgent().await == (1, 1, 0)).await;
+    let other = Event::new("put off").of("acct", 1);
+    world.send(&other).await.is(202, "parked");
+    world.send(&numbered("acct", 2)).await.is_parked(1);
+    eventually("it is not held up", async || urgent().await == (1, 0, 0)).await;
+    let found = waiting(&world, None).await;
+    let head = found[0].head.as_ref().expect("it is stored");
+    // Nothing of what is told is the dead letter's.
+    let told = (head.reason, head.attempts, head.last_status);
+    assert_eq!(told, (None, 0, None));
+    assert!(head.not_before > now());
+    assert_eq!(
+        ada(&world)
+            .urgent_streams()
+            .await
+            .expect("asked for")
+            .streams,
+        found
+    );
 }
 
 /// §8

@@ -168,7 +168,7 @@ fn dead_letters_are_replayed_in_bulk_after_a_dry_run() {
     browser.button("Find").click();
     browser.sees("evt_bad_07");
     browser.link("Its audit log").click();
-    browser.sees("Nothing of that was decided or refused.");
+    browser.sees("Nothing of that was decided or refused");
     world.mend();
     replay_all(&scene, "12");
     scene.run(world.wait_for_applied(12));

@@ -52,6 +52,46 @@ async fn the_overview_begins_with_what_needs_somebody_most() {
         .says("parked: failing</span>");
 }
 
+/// §5.3: an attempt is counted before it is begun, and has not failed as long as it runs.
+#[tokio::test]
+async fn what_a_worker_is_trying_just_now_has_not_failed() {
+    let world = World::new().await;
+    world.put_off(0..1).await;
+    world
+        .send(testkit::event("put_off_1").stream("acct_1", 1))
+        .await;
+    let pages = [
+        "/event?source=crm&id=put_off_0",
+        "/event?source=crm&id=put_off_1",
+        "/stream?source=crm&id=acct_1",
+    ];
+    let mut ada = world.ada().await;
+    for page in pages {
+        ada.get(page).await.says("Try now").says("in 5");
+    }
+    // As a worker claims them.
+    world
+        .db
+        .execute(
+            "UPDATE tower_inbox_pending SET lease_token = 7, attempts = attempts + 1, unfinished = unfinished + 1, \
+             lease_until = not_before",
+        )
+        .await;
+    for page in pages {
+        let page = ada.get(page).await;
+        page.says_not("failing")
+            .says_not("Try now")
+            .says_not("in 5");
+    }
+    ada.get(pages[0])
+        .await
+        .says("being tried now</span>")
+        .says("0<span class=\"quiet\"> of ");
+    ada.get(pages[2]).await.says("a worker is trying it now");
+    ada.get("/streams").await.says_not("failing</span>");
+    ada.get("/").await.says_not("waits for an event that fails");
+}
+
 /// What was counted after the page was begun is not to come.
 #[tokio::test]
 async fn nothing_that_has_happened_is_said_to_be_in_0_s() {
@@ -103,7 +143,10 @@ async fn an_event_is_found_by_its_id_from_every_page() {
             .says_not("<script>")
             .says_not("<b><b>");
     }
-    ada.get("/find").await.is(StatusCode::BAD_REQUEST);
+    ada.get("/find")
+        .await
+        .is(StatusCode::OK)
+        .says("<label for=\"find-again\">Event id</label>");
 }
 
 #[tokio::test]
@@ -152,16 +195,20 @@ async fn an_events_page_is_in_the_part_that_lists_it() {
     let world = World::new().await;
     world.stream("acct_1", [1, 3]).await;
     world.dead(["evt_bad_1".to_owned()]).await;
+    world.put_off(0..1).await;
     let mut ada = world.ada().await;
     for (id, part) in [
         ("evt_bad_1", Some("Dead letters")),
         ("evt_acct_1_3", Some("Streams")),
         ("evt_acct_1_1", None),
+        ("put_off_0", Some("Waiting")),
         ("evt_none", None),
     ] {
         let page = ada.get(&format!("/event?source=crm&id={id}")).await;
         let lit = page.body.split("aria-current=\"page\">").nth(1);
         assert_eq!(lit.and_then(|rest| rest.split('<').next()), part, "{id}");
+        let is_missing = page.status == StatusCode::NOT_FOUND;
+        assert_eq!(is_missing, id == "evt_none", "{id}");
     }
 }
 

@@ -82,7 +82,7 @@ async fn what_no_database_could_have_is_refused_before_it_is_asked() {
     }
     ada.get("/event?source=crm&id=%ff%fe")
         .await
-        .is(StatusCode::OK);
+        .is(StatusCode::NOT_FOUND);
 }
 
 #[tokio::test]

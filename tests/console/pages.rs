@@ -87,9 +87,14 @@ async fn a_stream_is_drawn_with_its_gap_and_what_waits_behind_it() {
         .says("<h1>Stream ")
         .says("<caption>");
     assert_eq!(page.body.matches("<h1").count(), 1);
-    ada.get("/stream?source=crm&id=none")
-        .await
-        .says("it has no cursor");
+    for path in [
+        "/stream?source=crm&id=none",
+        "/stream?source=nope&id=acct_1",
+    ] {
+        let page = ada.get(path).await;
+        page.is(StatusCode::NOT_FOUND)
+            .says("Nothing is known of it");
+    }
     ada.get("/stream?source=crm")
         .await
         .is(StatusCode::BAD_REQUEST);

@@ -54,9 +54,14 @@ async fn what_is_parked_in_no_stream_is_found_from_the_page_of_streams() {
         .says("in its turn")
         .says("in 5")
         .says_not("evt_bad_1");
-    ada.get("/waiting?source=other")
-        .await
-        .says("Nothing is parked.");
+    // A name that was mistyped is not all clear.
+    for path in ["/waiting", "/dead", "/audit", "/streams"] {
+        ada.get(&format!("{path}?source=other"))
+            .await
+            .is(StatusCode::OK)
+            .says("or there is no such source.");
+        ada.get(path).await.says_not("no such source");
+    }
     // A parked event is no dead letter, here as at the command line.
     let dead = ada.get("/dead?because=parked").await;
     dead.is(StatusCode::BAD_REQUEST).says("Waiting");
