@@ -47,6 +47,7 @@ pub(crate) trait TestDb: Clone + Send + Sync + 'static {
     /// One transaction at a time may write, so that no new event is applied while another one's handler runs.
     const SINGLE_WRITER: bool;
     /// Deliveries that wait go on in any other one's transaction (`Source::batch`), and not in that of their stream alone.
+    #[cfg(feature = "failpoints")]
     const JOINS_ANY: bool;
     /// Sleeps in the database for 9 s; nothing where the database is in this process and cannot sleep.
     const NAP: Option<&'static str>;

@@ -84,6 +84,7 @@ impl TestDb for MySqlDb {
     type DB = MySql;
     const NAME: &'static str = "mysql";
     const SINGLE_WRITER: bool = false;
+    #[cfg(feature = "failpoints")]
     const JOINS_ANY: bool = false;
     const NAP: Option<&'static str> = Some("SELECT SLEEP(9)");
     const HOLD_ROW: &'static str =

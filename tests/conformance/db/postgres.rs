@@ -90,6 +90,7 @@ impl TestDb for PostgresDb {
     type DB = Postgres;
     const NAME: &'static str = "postgres";
     const SINGLE_WRITER: bool = false;
+    #[cfg(feature = "failpoints")]
     const JOINS_ANY: bool = true;
     const NAP: Option<&'static str> = Some("SELECT pg_sleep(9)");
     const HOLD_ROW: &'static str = "BEGIN; UPDATE taken SET times = times + 1 WHERE n = 1";

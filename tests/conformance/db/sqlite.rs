@@ -90,6 +90,7 @@ impl TestDb for SqliteFile {
     type DB = Sqlite;
     const NAME: &'static str = "sqlite";
     const SINGLE_WRITER: bool = true;
+    #[cfg(feature = "failpoints")]
     const JOINS_ANY: bool = true;
     const NAP: Option<&'static str> = None;
     const HOLD_ROW: &'static str = "BEGIN IMMEDIATE";
