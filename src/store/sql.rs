@@ -545,11 +545,7 @@ statements! {
         ORDER BY sequence LIMIT ?";
     // Streams in which something waits, or that a dead letter holds up; not what was set aside. The rows of one stream are
     // next to each other in the index by stream, so that a page reads no more than its own.
-    waiting_streams = "SELECT s.source, s.correlation_id, s.generation, s.next_sequence, s.lowest, s.highest,
-            s.parked, s.dead, s.oldest,
-            (SELECT CAST(COALESCE(h.reason, 0) AS {bigint}) {head}),
-            (SELECT CAST(h.attempts - CASE WHEN h.lease_token > 0 THEN 1 ELSE 0 END AS {bigint}) {head}),
-            (SELECT CAST(h.last_status AS {bigint}) {head}), (SELECT h.not_before {head})
+    waiting_streams = "SELECT {stream}
         FROM (SELECT {waiting}
             WHERE {after_stream_of_p} AND p.source <= ? AND {waits}
             GROUP BY p.source, p.correlation_id, p.generation
@@ -559,11 +555,7 @@ statements! {
     // letter holds up (0), then those whose next event fails (1), those that wait for one that has not come (2), and what
     // goes on by itself (3). Without a cursor a stream begins at 0 or 1. Where a parked event has taken the place of a dead
     // letter, it is the parked one that decides; an attempt under way has not failed yet.
-    urgent_streams = "SELECT s.source, s.correlation_id, s.generation, s.next_sequence, s.lowest, s.highest,
-            s.parked, s.dead, s.oldest,
-            (SELECT CAST(COALESCE(h.reason, 0) AS {bigint}) {head}),
-            (SELECT CAST(h.attempts - CASE WHEN h.lease_token > 0 THEN 1 ELSE 0 END AS {bigint}) {head}),
-            (SELECT CAST(h.last_status AS {bigint}) {head}), (SELECT h.not_before {head}),
+    urgent_streams = "SELECT {stream},
             s.streams, s.held_up, s.failing
         FROM (SELECT t.*, COUNT(*) OVER () AS streams,
                 CAST(SUM(CASE WHEN t.urgency = 0 THEN 1 ELSE 0 END) OVER () AS {bigint}) AS held_up,
@@ -751,6 +743,13 @@ fn of_buckets(text: &str) -> String {
     all.join(", ")
 }
 
+/// A stream `s` in which something waits, and what is stored where it stands.
+const STREAM: &str = "s.source, s.correlation_id, s.generation, s.next_sequence, s.lowest, s.highest,
+            s.parked, s.dead, s.oldest,
+            (SELECT CAST(COALESCE(h.reason, 0) AS {bigint}) {head}),
+            (SELECT CAST(h.attempts - CASE WHEN h.lease_token > 0 THEN 1 ELSE 0 END AS {bigint}) {head}),
+            (SELECT CAST(h.last_status AS {bigint}) {head}), (SELECT h.not_before {head})";
+
 /// Streams of which something is stored.
 const WAITING: &str = "p.source, p.correlation_id, CAST(p.generation AS {bigint}) AS generation,
                 MAX(c.next_sequence) AS next_sequence, MIN(p.sequence) AS lowest, MAX(p.sequence) AS highest,
@@ -812,6 +811,7 @@ fn render(dialect: &Dialect, prefix: &str, text: &str) -> SqlStr {
         .replace("{after_event_of_p}", &dialect.after.of("p.", "event_id"))
         .replace("{now}", dialect.now)
         .replace("{letter}", LETTER)
+        .replace("{stream}", STREAM)
         .replace("{head}", HEAD)
         .replace("{waiting}", WAITING)
         .replace("{waits}", WAITS)

@@ -39,13 +39,10 @@ pub(super) async fn event<DB: Backend, T>(
     name: &str,
     event_id: &str,
 ) -> Result<T, Failure> {
-    if let Some(found) = found {
-        return Ok(found);
-    }
-    source(operator, Some(name)).await?;
-    Err(Failure::refused(format!(
+    let none = format!(
         "nothing is known of event {event_id} of source {name}: it never came, or was forgotten"
-    )))
+    );
+    there(operator, found, name, none).await
 }
 
 /// As [`event`], of a stream.
@@ -55,11 +52,20 @@ pub(super) async fn stream<DB: Backend, T>(
     name: &str,
     correlation_id: &str,
 ) -> Result<T, Failure> {
+    let none =
+        format!("nothing of stream {correlation_id} of source {name} was applied or parked yet");
+    there(operator, found, name, none).await
+}
+
+async fn there<DB: Backend, T>(
+    operator: &Operator<DB>,
+    found: Option<T>,
+    name: &str,
+    none: String,
+) -> Result<T, Failure> {
     if let Some(found) = found {
         return Ok(found);
     }
     source(operator, Some(name)).await?;
-    Err(Failure::refused(format!(
-        "nothing of stream {correlation_id} of source {name} was applied or parked yet"
-    )))
+    Err(Failure::refused(none))
 }
