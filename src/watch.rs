@@ -4,7 +4,7 @@
 //! restart, a restore or a failover (§2.4); and it ends on the server what a connection that was closed hard has left
 //! running there (§4.6).
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -31,13 +31,19 @@ const BACKLOG: usize = 256;
 pub(crate) struct Watch {
     requests: mpsc::Sender<Request>,
     alive: Arc<AtomicBool>,
+    connected: Arc<AtomicU64>,
 }
+
+/// How often the maintenance connection was made: which one it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Nth(u64);
 
 /// Owners of leases, and their beats.
 type Beats = Vec<(String, i64)>;
 
 enum Request {
-    Kill(SqlStr),
+    /// With the maintenance connection of a time before the one to be killed was last heard of.
+    Kill(SqlStr, Nth),
     Notify(Vec<String>),
     Ping(oneshot::Sender<()>),
     Schema(oneshot::Sender<Looked>),
@@ -47,12 +53,15 @@ enum Request {
 }
 
 impl Request {
-    /// Nobody waits for its answer, which is all there is to it.
-    fn is_given_up(&self) -> bool {
+    /// Not to be done any more, over the connection that there is now. Of probes: nobody waits for the answer, which is all
+    /// there is to it. Of what is to be killed: a server that was started again counts its connections anew, so that the
+    /// number may be somebody else's now. Only a connection that has lived since is proof that it is the same server.
+    fn is_given_up(&self, now: Option<Nth>) -> bool {
         match self {
+            Self::Kill(_, before) => Some(*before) != now,
             Self::Ping(reply) => reply.is_closed(),
             Self::Schema(reply) => reply.is_closed(),
-            Self::Kill(_) | Self::Notify(_) | Self::Beat(..) | Self::Stop(_) => false,
+            Self::Notify(_) | Self::Beat(..) | Self::Stop(_) => false,
         }
     }
 }
@@ -61,18 +70,24 @@ impl Request {
 pub(crate) struct Watcher {
     requests: mpsc::Receiver<Request>,
     alive: Arc<AtomicBool>,
+    connected: Arc<AtomicU64>,
 }
 
 impl Watch {
     pub(crate) fn new() -> (Self, Watcher) {
         let (sender, requests) = mpsc::channel(BACKLOG);
-        let alive = Arc::new(AtomicBool::new(true));
+        let (alive, connected) = (Arc::new(AtomicBool::new(true)), Arc::default());
         (
             Self {
                 requests: sender,
                 alive: Arc::clone(&alive),
+                connected: Arc::clone(&connected),
             },
-            Watcher { requests, alive },
+            Watcher {
+                requests,
+                alive,
+                connected,
+            },
         )
     }
 
@@ -81,8 +96,15 @@ impl Watch {
         self.alive.load(Ordering::Acquire)
     }
 
-    pub(crate) fn kill(&self, statement: SqlStr) {
-        let _ = self.requests.try_send(Request::Kill(statement));
+    /// The one that there is, or was last.
+    pub(crate) fn nth(&self) -> Nth {
+        Nth(self.connected.load(Ordering::Acquire))
+    }
+
+    /// Ends a connection, if it is the same server as then: `before` is from before it was last heard of. Lost like
+    /// [`Watch::notify`]: the server's own limits end the statement.
+    pub(crate) fn kill(&self, statement: SqlStr, before: Nth) {
+        let _ = self.requests.try_send(Request::Kill(statement, before));
     }
 
     /// Tells other processes. Lost if there is too much to do: they look by themselves, too.
@@ -123,7 +145,7 @@ impl Watch {
 impl Watcher {
     pub(crate) async fn run<DB: Backend>(mut self, shared: Weak<Shared<DB>>) {
         let mut conn: Option<DB::Connection> = None;
-        let mut next_look = Instant::now();
+        let (mut next_look, mut lost) = (Instant::now(), false);
         loop {
             let wait = tokio::time::timeout_at(next_look, self.requests.recv()).await;
             let request = match wait {
@@ -132,8 +154,13 @@ impl Watcher {
                 Ok(None) => return,
                 Err(_) => None,
             };
-            // Of probes that have gone while the server was away there may be many, and others wait behind them.
-            if request.as_ref().is_some_and(Request::is_given_up) {
+            let nth = Nth(self.connected.load(Ordering::Relaxed));
+            // While the server is away there may be many of these, and others wait behind them.
+            let now = (conn.is_some() || !lost).then_some(nth);
+            if request
+                .as_ref()
+                .is_some_and(|request| request.is_given_up(now))
+            {
                 continue;
             }
             if let Some(Request::Stop(reply)) = request {
@@ -148,6 +175,10 @@ impl Watcher {
             };
             if conn.is_none() {
                 conn = connect(&shared).await;
+                // What began before the first one is none of an earlier server's.
+                if lost {
+                    self.connected.fetch_add(1, Ordering::Release);
+                }
             }
             let done = match conn.as_mut() {
                 Some(conn) => timeout(PATIENCE, handle(conn, &shared, request))
@@ -160,6 +191,7 @@ impl Watcher {
                 next_look = Instant::now() + LOOK_EVERY;
                 continue;
             }
+            lost = true;
             if self.alive.swap(false, Ordering::AcqRel) {
                 tracing::warn!("the database does not answer");
             }
@@ -187,7 +219,7 @@ async fn handle<DB: Backend>(
     request: Option<Request>,
 ) -> bool {
     match request {
-        Some(Request::Kill(statement)) => {
+        Some(Request::Kill(statement, _)) => {
             // It may have ended by itself, which is an error here and good news.
             let killed = async {
                 point!(shared, "watch.kill");

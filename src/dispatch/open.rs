@@ -19,12 +19,20 @@ use crate::shared::{Pooled, PooledParts, Shared};
 use crate::source::SourceState;
 use crate::store::{Backend, Fault, First, Inserted, RENEW, close_hard};
 use crate::tx::Lent;
+use crate::watch::Nth;
+
+/// How the server is told to end it.
+struct Watched<DB: Backend> {
+    deadline: DB::Deadline,
+    /// The maintenance connection before it began.
+    before: Nth,
+}
 
 /// A transaction of ours. Dropped without a clean end, its connection is closed, never pooled (§4.4).
 pub(super) struct Open<'a, DB: Backend> {
     shared: &'a Shared<DB>,
     conn: Option<Pooled<'a, DB>>,
-    watch: Option<DB::Deadline>,
+    watch: Option<Watched<DB>>,
     /// What went with BEGIN.
     inserted: Option<Inserted>,
     /// Our savepoint is released: COMMIT goes alone. Otherwise the two go together.
@@ -42,7 +50,7 @@ pub(super) struct Open<'a, DB: Backend> {
 /// A transaction on its way from one delivery to another, which holds it as [`Open`] then.
 pub(super) struct OpenParts<DB: Backend> {
     conn: Option<PooledParts<DB>>,
-    watch: Option<DB::Deadline>,
+    watch: Option<Watched<DB>>,
     began: Option<Instant>,
     members: Option<Members<DB>>,
     turn: Option<OwnedSemaphorePermit>,
@@ -86,6 +94,8 @@ impl<'a, DB: Backend> Open<'a, DB> {
             let conn = shared.connection(deadline).await.map_err(Stop::Answer)?;
             let was_warm = conn.is_warm();
             open.conn = Some(conn);
+            let before = shared.watch.nth();
+            let watched = |deadline| Watched { deadline, before };
             let begun = within(deadline, async {
                 point!(shared, "store.begin");
                 let (conn, session) = open.pooled().session();
@@ -99,7 +109,7 @@ impl<'a, DB: Backend> Open<'a, DB> {
             });
             match begun.await {
                 Ok((watch, inserted)) => {
-                    open.watch = Some(watch);
+                    open.watch = Some(watched(watch));
                     open.inserted = inserted;
                     return Ok(open);
                 }
@@ -110,7 +120,7 @@ impl<'a, DB: Backend> Open<'a, DB> {
                 Err(stop) => {
                     // What went with BEGIN may wait for a lock over there: the server is told to end it (§4.6).
                     if matches!(stop, Stop::Budget) {
-                        open.watch = DB::deadline_of(open.pooled().session().1);
+                        open.watch = DB::deadline_of(open.pooled().session().1).map(watched);
                     }
                     return Err(stop);
                 }
@@ -183,7 +193,7 @@ impl<'a, DB: Backend> Open<'a, DB> {
     /// From now on it is this delivery's time that counts.
     pub(super) fn arm(&self, deadline: Instant) {
         if let Some(watch) = &self.watch {
-            DB::arm(watch, deadline);
+            DB::arm(&watch.deadline, deadline);
         }
     }
 
@@ -266,7 +276,7 @@ impl<'a, DB: Backend> Open<'a, DB> {
     /// here on there is a limit to the waiting only.
     pub(super) async fn send_commit(&mut self) -> Result<(), Stop> {
         if let Some(watch) = &self.watch {
-            DB::disarm(watch);
+            DB::disarm(&watch.deadline);
         }
         let mut conn = self
             .pooled()
@@ -355,7 +365,7 @@ impl<'a, DB: Backend> Open<'a, DB> {
     /// A clean end: the pool may have the connection back.
     pub(super) async fn clean(mut self) {
         if let Some(watch) = self.watch.take() {
-            DB::disarm(&watch);
+            DB::disarm(&watch.deadline);
         }
         let (shared, restored) = (self.shared, !self.released && DB::depth(self.conn()) == 1);
         let restored = async {
@@ -390,8 +400,10 @@ impl<DB: Backend> Drop for Open<'_, DB> {
                 return drop(conn.take());
             }
             conn.close();
-            if let Some(kill) = self.watch.as_ref().and_then(DB::kill) {
-                self.shared.watch.kill(kill);
+            if let Some(watch) = &self.watch
+                && let Some(kill) = DB::kill(&watch.deadline)
+            {
+                self.shared.watch.kill(kill, watch.before);
             }
         }
     }

@@ -2,12 +2,12 @@
 //! server of its own.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::db::server::{OnServer, Server};
 use crate::kit::watch::Watch;
-use crate::kit::{Event, World, eventually, numbered, within};
+use crate::kit::{Event, Gate, World, eventually, numbered, within};
 
 /// Makes one test for each database server out of each of these functions.
 macro_rules! on_servers {
@@ -267,6 +267,74 @@ async fn a_read_only_server_gets_503_and_is_used_again_when_it_is_writable() {
             world.send(&event).await.is_applied();
         }
         world.pool_is_whole().await;
+        drop(server);
+    })
+    .await;
+}
+
+/// §4.6: what a delivery has left running is ended by its connection's number, which a server that was started again has
+/// given to somebody else.
+#[cfg(feature = "mysql")]
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_killed_by_a_number_of_before_the_server_was_started_again() {
+    use sqlx::{ConnectOptions, Connection};
+
+    use crate::db::TestDb;
+    use crate::db::mysql::MySqlDb;
+    crate::db::server::run(|db: MySqlDb, mut server| async move {
+        let (gate, number) = (Gate::shut(), Arc::new(AtomicI64::new(0)));
+        let (held, told) = (gate.clone(), Arc::clone(&number));
+        // Above those that the inbox gets when it is back.
+        for _ in 0..30 {
+            db.options().connect().await.unwrap().close().await.unwrap();
+        }
+        let world = World::over(&db)
+            .source(|source| source.budget(Duration::from_secs(30)))
+            .handler(move |mut call: crate::kit::Call<MySqlDb>| {
+                let (held, told) = (held.clone(), Arc::clone(&told));
+                async move {
+                    let id = MySqlDb::number_on(&mut call.tx, MySqlDb::CONNECTION_ID.unwrap());
+                    told.store(id.await.unwrap(), Ordering::Relaxed);
+                    held.pass().await;
+                    http::StatusCode::NO_CONTENT
+                }
+            })
+            .start()
+            .await;
+        let sent = world.spawn(&Event::new("evt_1"));
+        gate.reached_by(1).await;
+        let number = number.load(Ordering::Relaxed);
+        let mut innocent = loop {
+            server.kill();
+            server.restart().await;
+            let mut others = Vec::new();
+            let last = loop {
+                let mut conn = db.options().connect().await.unwrap();
+                let id = MySqlDb::CONNECTION_ID.unwrap();
+                let id = MySqlDb::number_on(&mut conn, id).await.unwrap();
+                if id >= number {
+                    break (id, conn);
+                }
+                others.push(conn);
+            };
+            // The inbox may have been given just this one.
+            if last.0 == number {
+                break last.1;
+            }
+        };
+        let healthy = async || {
+            eventually("it is healthy", async || {
+                world.inbox.ping(SECOND).await.is_ok()
+            })
+            .await;
+        };
+        healthy().await;
+        gate.open();
+        assert_eq!(sent.await.unwrap().status, 503);
+        // What it had ended was asked for before this.
+        healthy().await;
+        let answer = MySqlDb::number_on(&mut innocent, "SELECT 1").await;
+        assert_eq!(answer.unwrap(), 1, "connection {number} was killed");
         drop(server);
     })
     .await;
