@@ -33,7 +33,7 @@ use crate::stats::Statistics;
 use crate::store::{Backend, Fault, Sql, close_hard};
 use crate::tenants::Registry;
 use crate::tracker::Tracker;
-use crate::warm::{Warm, Warmed};
+use crate::warm::{For, Warm, Warmed};
 use crate::watch::Watch;
 
 /// Answers in memory are no larger than this, in bytes: there are some ten thousands of them.
@@ -171,12 +171,24 @@ impl<DB: Backend> Pooled<'_, DB> {
     /// Where statements have no names, each is sent in two parts, which a pooler between us and the server may give to
     /// two server connections unless a transaction keeps them together.
     async fn bracket(mut self) -> Result<Self, sqlx::Error> {
+        if DB::is_limited(&self.session) {
+            self.restore().await?;
+        }
         if !self.shared.sql.named {
             self.bracketed = true;
             point!(self.shared, "store.bracket");
             DB::run(&mut self, SqlStr::from_static("BEGIN")).await?;
         }
         Ok(self)
+    }
+
+    /// Nothing of a transaction's is left in the session from here on.
+    pub(crate) async fn restore(&mut self) -> Result<(), sqlx::Error> {
+        point!(self.shared, "store.restore");
+        match DB::restore(&mut self.session) {
+            Some(restore) => DB::run(self, SqlStr::from_static(restore)).await,
+            None => Ok(()),
+        }
     }
 
     /// After the statements outside a transaction, with what the last one returned: a connection that met a fault is
@@ -262,7 +274,11 @@ impl<DB: Backend> Drop for Pooled<'_, DB> {
 impl<DB: Backend> Shared<DB> {
     /// A pooled connection within half of what is left of the budget, or the answer that says why not.
     pub(crate) async fn connection(&self, deadline: Instant) -> Result<Pooled<'_, DB>, Answer> {
-        match timeout_at(patience(deadline), self.acquire()).await {
+        self.connection_for(deadline, For::Transaction).await
+    }
+
+    async fn connection_for(&self, deadline: Instant, what: For) -> Result<Pooled<'_, DB>, Answer> {
+        match timeout_at(patience(deadline), self.acquire(what)).await {
             Ok(Ok(conn)) => Ok(conn),
             Err(_) | Ok(Err(sqlx::Error::PoolTimedOut)) if self.watch.alive() => {
                 Err(Answer::busy("the connection pool"))
@@ -279,7 +295,7 @@ impl<DB: Backend> Shared<DB> {
 
     /// As [`Shared::connection`], for statements outside of a transaction. [`Pooled::done`] ends it.
     pub(crate) async fn statements(&self, deadline: Instant) -> Result<Pooled<'_, DB>, Answer> {
-        let conn = self.connection(deadline).await?;
+        let conn = self.connection_for(deadline, For::Statements).await?;
         match timeout_at(deadline, conn.bracket()).await {
             Ok(Ok(conn)) => Ok(conn),
             _ => Err(Answer::unavailable("the database is not available")),
@@ -288,15 +304,15 @@ impl<DB: Backend> Shared<DB> {
 
     /// As [`Shared::acquire`], for statements outside of a transaction. [`Pooled::done`] ends it.
     pub(crate) async fn acquire_statements(&self) -> Result<Pooled<'_, DB>, sqlx::Error> {
-        self.acquire().await?.bracket().await
+        self.acquire(For::Statements).await?.bracket().await
     }
 
     /// A pooled connection, as long as the pool lets one wait.
-    async fn acquire(&self) -> Result<Pooled<'_, DB>, sqlx::Error> {
+    async fn acquire(&self, what: For) -> Result<Pooled<'_, DB>, sqlx::Error> {
         // Looked at before the connection is taken: one that is older than this is not used for long.
         let generation = self.generation();
         point!(self, "store.acquire");
-        let (conn, session, since, warm) = match self.warm.take(generation) {
+        let (conn, session, since, warm) = match self.warm.take(generation, what) {
             Ok(warmed) => (warmed.conn, warmed.session, warmed.since, true),
             Err(_waits) => {
                 let asked = Instant::now();
@@ -325,6 +341,12 @@ impl<DB: Backend> Shared<DB> {
         close_hard(conn);
         self.recent.clear();
         self.warm.return_all();
+    }
+
+    /// Between two transactions a session keeps what they have set, as long as it is with the inbox. Not where another one may
+    /// be given the next message.
+    pub(crate) fn limits_stay(&self) -> bool {
+        self.sql.named && self.warm.keeps()
     }
 
     /// Which database this is, as far as it is known.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
-use sqlx::{Pool, SqlStr};
+use sqlx::{AssertSqlSafe, Pool, SqlSafeStr, SqlStr};
 use sqlx_core::transaction::TransactionManager as _;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
@@ -54,6 +54,13 @@ pub(crate) struct Warmed<DB: Backend> {
     /// The incarnation of the database that it was taken under, counted.
     pub(crate) generation: u64,
     pub(crate) since: Instant,
+}
+
+/// What a connection is wanted for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum For {
+    Transaction,
+    Statements,
 }
 
 /// The connections that stay.
@@ -109,10 +116,15 @@ impl<DB: Backend> Warm<DB> {
         }))
     }
 
-    /// The one that was used last, if it is of this generation; otherwise the caller waits for the pool.
-    pub(crate) fn take(&self, generation: u64) -> Result<Warmed<DB>, Waits<'_, DB>> {
+    /// The one that was used last, the same way if there is one, if it is of this generation; otherwise the caller waits for
+    /// the pool.
+    pub(crate) fn take(&self, generation: u64, what: For) -> Result<Warmed<DB>, Waits<'_, DB>> {
         let mut idle = self.0.lock();
-        while let Some((warmed, _)) = idle.list.pop() {
+        let limited = what == For::Transaction;
+        let fits = |(warmed, _): &(Warmed<DB>, _)| DB::is_limited(&warmed.session) == limited;
+        while let Some(last) = idle.list.len().checked_sub(1) {
+            let at = idle.list.iter().rposition(fits).unwrap_or(last);
+            let (warmed, _) = idle.list.remove(at);
             if warmed.generation == generation {
                 return Ok(warmed);
             }
@@ -121,6 +133,11 @@ impl<DB: Backend> Warm<DB> {
         idle.waiting += 1;
         drop(idle);
         Err(Waits(&self.0))
+    }
+
+    /// Whether any is kept.
+    pub(crate) fn keeps(&self) -> bool {
+        self.0.most > 0
     }
 
     /// How often one was taken, from here or from the pool.
@@ -151,7 +168,7 @@ impl<DB: Backend> Warm<DB> {
         let room = idle.list.len() + kept.in_use.load(Ordering::Relaxed) < kept.most;
         if !room || idle.closed || idle.waiting > 0 || now - warmed.since > kept.longest() {
             drop(idle);
-            return kept.leave(warmed.conn);
+            return kept.leave(warmed);
         }
         idle.list.push((warmed, now));
         if !std::mem::replace(&mut idle.swept, true) {
@@ -200,7 +217,7 @@ impl<DB: Backend> Kept<DB> {
     fn return_all(&self) {
         let list = std::mem::take(&mut self.lock().list);
         for (warmed, _) in list {
-            self.leave(warmed.conn);
+            self.leave(warmed);
         }
     }
 
@@ -216,15 +233,18 @@ impl<DB: Backend> Kept<DB> {
         idle.swept = left;
         drop(idle);
         for (warmed, _) in leaving {
-            self.leave(warmed.conn);
+            self.leave(warmed);
         }
         left
     }
 
-    /// Back to the pool. The driver may think itself inside of a transaction that has ended, since a COMMIT that goes
-    /// with other statements is none that it has seen.
-    fn leave(&self, conn: PoolConnection<DB>) {
-        if DB::depth(&conn) == 0 {
+    /// Back to the pool, as it came from there. The driver may think itself inside of a transaction that has ended, since a
+    /// COMMIT that goes with other statements is none that it has seen.
+    fn leave(&self, warmed: Warmed<DB>) {
+        let Warmed {
+            conn, mut session, ..
+        } = warmed;
+        if DB::depth(&conn) == 0 && !DB::is_limited(&session) {
             return drop(conn);
         }
         let mut leaving = Leaving(Some(conn));
@@ -232,12 +252,22 @@ impl<DB: Backend> Kept<DB> {
             let Some(conn) = leaving.0.as_mut() else {
                 return;
             };
-            let counted = async {
-                // Without it the ROLLBACK would be a warning in PostgreSQL's log, and an error on SQLite.
-                DB::run(conn, SqlStr::from_static("BEGIN")).await?;
-                DB::TransactionManager::rollback(conn).await
+            let cleared = async {
+                let restore = DB::restore(&mut session);
+                if DB::depth(conn) > 0 {
+                    // Without BEGIN the ROLLBACK would be a warning in PostgreSQL's log, and an error on SQLite.
+                    let begin = match restore {
+                        Some(restore) => AssertSqlSafe(format!("{restore}; BEGIN")).into_sql_str(),
+                        None => SqlStr::from_static("BEGIN"),
+                    };
+                    DB::run(conn, begin).await?;
+                    DB::TransactionManager::rollback(conn).await?;
+                } else if let Some(restore) = restore {
+                    DB::run(conn, SqlStr::from_static(restore)).await?;
+                }
+                Ok::<_, sqlx::Error>(())
             };
-            if let Ok(Ok(())) = timeout(PATIENCE, counted).await
+            if let Ok(Ok(())) = timeout(PATIENCE, cleared).await
                 && DB::depth(conn) == 0
             {
                 drop(leaving.0.take());

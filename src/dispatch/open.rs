@@ -278,11 +278,16 @@ impl<'a, DB: Backend> Open<'a, DB> {
         if let Some(watch) = &self.watch {
             DB::disarm(&watch.deadline);
         }
+        let stays = self.shared.limits_stay();
+        let (shared, released) = (self.shared, self.released);
+        let finish = (!released).then(|| {
+            let (_, session) = self.pooled().session();
+            DB::finish(&shared.settings, session, stays)
+        });
         let mut conn = self
             .pooled()
             .take()
             .expect("nobody else has a transaction that is settled");
-        let finish = (!self.released).then(|| DB::finish(&self.shared.settings));
         #[cfg(feature = "failpoints")]
         let sql = Arc::clone(&self.shared.sql);
         let left_over = |(conn, _)| close_hard(conn);
@@ -367,14 +372,14 @@ impl<'a, DB: Backend> Open<'a, DB> {
         if let Some(watch) = self.watch.take() {
             DB::disarm(&watch.deadline);
         }
-        let (shared, restored) = (self.shared, !self.released && DB::depth(self.conn()) == 1);
+        let stays = self.shared.limits_stay();
         let restored = async {
-            point!(shared, "store.restore");
-            // It went with the COMMIT.
-            if restored {
+            if stays {
+                point!(self.shared, "store.restore");
                 return Ok(());
             }
-            DB::restore(self.conn.as_mut().expect(HELD), &shared.settings).await
+            // It may have gone with the COMMIT.
+            self.pooled().restore().await
         };
         if let Ok(Ok(())) = timeout(RESTORE_PATIENCE, restored).await
             && let Some(conn) = self.conn.take()

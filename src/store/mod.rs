@@ -164,19 +164,24 @@ pub trait Backend: Database + sealed::Sealed {
         conn: &mut Self::Connection,
         settings: &Self::Settings,
     ) -> impl Future<Output = Result<()>> + Send;
-    /// RELEASE of our savepoint, then COMMIT, then what [`Backend::restore`] does, as one message. What fails in it is the
-    /// last of it that was done.
+    /// RELEASE of our savepoint, then COMMIT, as one message. What fails in it is the last of it that was done. If the
+    /// connection is not to stay with the inbox, with what [`Backend::restore`] does behind it.
     #[doc(hidden)]
-    fn finish(settings: &Self::Settings) -> SqlStr;
+    fn finish(settings: &Self::Settings, session: &mut Self::Session, stays: bool) -> SqlStr;
     /// Whether this error is the RELEASE's own: the savepoint, or its transaction, was not there any more.
     #[doc(hidden)]
     fn is_lost(error: &sqlx::Error) -> bool;
-    /// After a clean end: makes the session what it was, for whoever gets the connection next.
+    /// The session has something of ours: [`Backend::restore`].
     #[doc(hidden)]
-    fn restore(
-        conn: &mut Self::Connection,
-        settings: &Self::Settings,
-    ) -> impl Future<Output = Result<()>> + Send;
+    fn is_limited(_session: &Self::Session) -> bool {
+        false
+    }
+    /// The statement that makes the session what it was before the inbox's transactions, for whoever gets the connection
+    /// next. It is to be run: it is asked for once.
+    #[doc(hidden)]
+    fn restore(_session: &mut Self::Session) -> Option<&'static str> {
+        None
+    }
     /// What the maintenance connection says to end a transaction whose connection was closed hard.
     #[doc(hidden)]
     fn kill(deadline: &Self::Deadline) -> Option<SqlStr>;

@@ -41,18 +41,19 @@ pub struct MySqlSettings {
 #[doc(hidden)]
 pub struct MySqlDeadline(u64);
 
-macro_rules! restore_mariadb {
-    () => {
-        "SET autocommit = @tower_inbox_4, innodb_lock_wait_timeout = @tower_inbox_1, max_statement_time = @tower_inbox_2, \
-         idle_transaction_timeout = @tower_inbox_3"
-    };
+/// What is known about a session.
+#[derive(Default)]
+#[doc(hidden)]
+pub struct MySqlSession {
+    id: Option<u64>,
+    /// It has a transaction's limits, and not what it had: the statement that gives that back.
+    limited: Option<&'static str>,
 }
 
-macro_rules! restore_mysql {
-    () => {
-        "SET autocommit = @tower_inbox_4, innodb_lock_wait_timeout = @tower_inbox_1, wait_timeout = @tower_inbox_2"
-    };
-}
+const RESTORE_MARIADB: &str = "SET autocommit = @tower_inbox_4, innodb_lock_wait_timeout = @tower_inbox_1, \
+    max_statement_time = @tower_inbox_2, idle_transaction_timeout = @tower_inbox_3";
+const RESTORE_MYSQL: &str = "SET autocommit = @tower_inbox_4, innodb_lock_wait_timeout = @tower_inbox_1, \
+    wait_timeout = @tower_inbox_2";
 
 /// Identifiers are columns of bytes, and written as such.
 const BYTES: Style = Style {
@@ -84,18 +85,31 @@ fn limits(settings: &MySqlSettings, deadline: Instant) -> String {
 }
 
 /// START TRANSACTION with its limits and our savepoint, sent as one message.
-fn begin(settings: &MySqlSettings, deadline: Instant) -> String {
+///
+/// Each statement of a message costs both sides: its result comes in a packet of its own. So what a session had is asked
+/// once, and given back when it leaves the inbox.
+fn begin(settings: &MySqlSettings, session: &mut MySqlSession, deadline: Instant) -> String {
+    let limits = limits(settings, deadline);
+    if session.limited.is_some() {
+        return format!("SET {limits}; START TRANSACTION; SAVEPOINT tower_inbox");
+    }
+    let (before, restore) = if settings.mariadb {
+        (
+            "@tower_inbox_1 = @@innodb_lock_wait_timeout, @tower_inbox_2 = @@max_statement_time, \
+             @tower_inbox_3 = @@idle_transaction_timeout",
+            RESTORE_MARIADB,
+        )
+    } else {
+        (
+            "@tower_inbox_1 = @@innodb_lock_wait_timeout, @tower_inbox_2 = @@wait_timeout",
+            RESTORE_MYSQL,
+        )
+    };
+    session.limited = Some(restore);
     // Without autocommit a transaction that the server rolled back under the handler (1213) is followed by a new
     // one, in which RELEASE fails, and not by statements that each commit on their own.
-    let before = if settings.mariadb {
-        "@tower_inbox_1 = @@innodb_lock_wait_timeout, @tower_inbox_2 = @@max_statement_time, \
-         @tower_inbox_3 = @@idle_transaction_timeout"
-    } else {
-        "@tower_inbox_1 = @@innodb_lock_wait_timeout, @tower_inbox_2 = @@wait_timeout"
-    };
     format!(
-        "SET {before}, @tower_inbox_4 = @@autocommit, {}, autocommit = 0; START TRANSACTION; SAVEPOINT tower_inbox",
-        limits(settings, deadline)
+        "SET {before}, @tower_inbox_4 = @@autocommit, {limits}, autocommit = 0; START TRANSACTION; SAVEPOINT tower_inbox"
     )
 }
 
@@ -136,8 +150,7 @@ impl Backend for MySql {
     type Incarnation = String;
     type Settings = MySqlSettings;
     type Deadline = MySqlDeadline;
-    /// The connection's id on the server.
-    type Session = Option<u64>;
+    type Session = MySqlSession;
 
     fn sql(prefix: &str) -> Sql {
         let dialect = Dialect {
@@ -253,25 +266,25 @@ impl Backend for MySql {
 
     async fn begin(
         conn: &mut MySqlConnection,
-        session: &mut Option<u64>,
+        session: &mut MySqlSession,
         settings: &MySqlSettings,
         deadline: Instant,
     ) -> Result<MySqlDeadline> {
-        let id = match *session {
+        let id = match session.id {
             Some(id) => id,
             None => {
                 let row = sqlx::raw_sql("SELECT CONNECTION_ID()").fetch_one(&mut *conn);
-                *session.insert(row.await?.try_get_unchecked(0)?)
+                *session.id.insert(row.await?.try_get_unchecked(0)?)
             }
         };
-        let begin = AssertSqlSafe(begin(settings, deadline)).into_sql_str();
+        let begin = AssertSqlSafe(begin(settings, session, deadline)).into_sql_str();
         begin_with::<Self>(conn, begin).await?;
         Ok(MySqlDeadline(id))
     }
 
     async fn begin_with_first(
         conn: &mut MySqlConnection,
-        session: &mut Option<u64>,
+        session: &mut MySqlSession,
         settings: &MySqlSettings,
         deadline: Instant,
         sql: &Sql,
@@ -279,12 +292,19 @@ impl Backend for MySql {
     ) -> Result<(MySqlDeadline, Option<Inserted>)> {
         crate::fail::point!(sql, "store.begin_with_first");
         // The driver throws away what its own BEGIN returns.
-        let known = session.filter(|_| Self::depth(conn) > 0);
+        let known = session.id.filter(|_| Self::depth(conn) > 0);
         let Some(id) = known else {
             let watch = Self::begin(conn, session, settings, deadline).await?;
             return Ok((watch, None));
         };
-        let message = format!("{}; {}", begin(settings, deadline), inserts(sql, first));
+        // On MariaDB the savepoint begins the transaction of a session without autocommit, but says so to nobody yet.
+        let begin = if settings.mariadb && session.limited.is_some() {
+            let limits = limits(settings, deadline);
+            format!("SET {limits}; SAVEPOINT tower_inbox")
+        } else {
+            begin(settings, session, deadline)
+        };
+        let message = format!("{begin}; {}", inserts(sql, first));
         let message = sqlx::raw_sql(AssertSqlSafe(message).into_sql_str());
         let done = message.execute(conn).await.map(|done| done.rows_affected());
         // What comes behind an INSERT that fails is not run.
@@ -294,7 +314,7 @@ impl Backend for MySql {
 
     async fn insert_behind(
         conn: &mut MySqlConnection,
-        _: &Option<u64>,
+        _: &MySqlSession,
         settings: &MySqlSettings,
         deadline: Instant,
         sql: &Sql,
@@ -332,15 +352,18 @@ impl Backend for MySql {
         Self::run(conn, SqlStr::from_static(release)).await
     }
 
-    fn finish(settings: &MySqlSettings) -> SqlStr {
-        SqlStr::from_static(if settings.mariadb {
-            concat!(
-                "RELEASE SAVEPOINT tower_inbox; SET max_statement_time = 0; COMMIT; ",
-                restore_mariadb!()
-            )
+    fn finish(settings: &MySqlSettings, session: &mut MySqlSession, stays: bool) -> SqlStr {
+        let release = "RELEASE SAVEPOINT tower_inbox";
+        let commit = if settings.mariadb {
+            "SET STATEMENT max_statement_time = 0 FOR COMMIT"
         } else {
-            concat!("RELEASE SAVEPOINT tower_inbox; COMMIT; ", restore_mysql!())
-        })
+            "COMMIT"
+        };
+        let finish = match (!stays).then(|| Self::restore(session)).flatten() {
+            Some(restore) => format!("{release}; {commit}; {restore}"),
+            None => format!("{release}; {commit}"),
+        };
+        AssertSqlSafe(finish).into_sql_str()
     }
 
     fn is_lost(error: &sqlx::Error) -> bool {
@@ -351,21 +374,20 @@ impl Backend for MySql {
             .is_some_and(|error| error.number() == 1305)
     }
 
-    async fn restore(conn: &mut MySqlConnection, settings: &MySqlSettings) -> Result<()> {
-        let restore = if settings.mariadb {
-            restore_mariadb!()
-        } else {
-            restore_mysql!()
-        };
-        Self::run(conn, SqlStr::from_static(restore)).await
+    fn is_limited(session: &MySqlSession) -> bool {
+        session.limited.is_some()
+    }
+
+    fn restore(session: &mut MySqlSession) -> Option<&'static str> {
+        session.limited.take()
     }
 
     fn kill(deadline: &MySqlDeadline) -> Option<SqlStr> {
         Some(AssertSqlSafe(format!("KILL CONNECTION {}", deadline.0)).into_sql_str())
     }
 
-    fn deadline_of(session: &Option<u64>) -> Option<MySqlDeadline> {
-        session.map(MySqlDeadline)
+    fn deadline_of(session: &MySqlSession) -> Option<MySqlDeadline> {
+        session.id.map(MySqlDeadline)
     }
 
     fn disarm(_: &MySqlDeadline) {}

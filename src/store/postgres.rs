@@ -330,7 +330,7 @@ impl Backend for Postgres {
         Self::run(conn, SqlStr::from_static(release!())).await
     }
 
-    fn finish(_: &PostgresSettings) -> SqlStr {
+    fn finish(_: &PostgresSettings, _: &mut PgSession, _: bool) -> SqlStr {
         // As in `release`; an error ends the message.
         SqlStr::from_static(concat!(release!(), "; COMMIT"))
     }
@@ -462,10 +462,6 @@ impl Backend for Postgres {
             }
             inserted => inserted,
         }
-    }
-
-    async fn restore(_: &mut PgConnection, _: &PostgresSettings) -> Result<()> {
-        Ok(()) // SET LOCAL ended with the transaction.
     }
 
     fn kill((): &()) -> Option<SqlStr> {

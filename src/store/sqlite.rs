@@ -295,7 +295,7 @@ impl Backend for Sqlite {
         Self::run(conn, SqlStr::from_static("RELEASE SAVEPOINT tower_inbox")).await
     }
 
-    fn finish((): &()) -> SqlStr {
+    fn finish((): &(), _: &mut Option<SqliteDeadline>, _: bool) -> SqlStr {
         SqlStr::from_static("RELEASE SAVEPOINT tower_inbox; COMMIT")
     }
 
@@ -311,10 +311,6 @@ impl Backend for Sqlite {
         // "No such savepoint" and "no transaction is active" have the general code.
         let code = error.as_database_error().and_then(|error| error.code());
         code.as_deref() == Some("1")
-    }
-
-    async fn restore(_: &mut SqliteConnection, (): &()) -> Result<()> {
-        Ok(())
     }
 
     fn kill(_: &SqliteDeadline) -> Option<SqlStr> {

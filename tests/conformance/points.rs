@@ -12,7 +12,6 @@ const AT_THE_CALL: &[(&str, &str)] = &[
     ("begin", "store.begin"),
     ("begin_with_first", "store.begin"),
     ("release", "store.release"),
-    ("restore", "store.restore"),
     ("rollback_to", "store.rollback_to"),
     ("rollback", "store.rollback"),
     ("commit", "store.commit"),
@@ -24,6 +23,7 @@ const PLAIN: &[(&str, &str)] = &[
     ("beat", ""),
     ("bracket", "store.bracket"),
     ("done", "store.done"),
+    ("restore", "store.restore"),
     ("checkpoint", "store.checkpoint"),
     ("handle", "watch.kill"),
 ];
