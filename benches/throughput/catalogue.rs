@@ -71,6 +71,8 @@ pub(crate) struct Group {
 pub(crate) const GROWTH: &str = "growth";
 /// The topic of what is measured of memory, which has no sides.
 pub(crate) const MEMORY: &str = "memory";
+/// The topic of what an event's statements cost one by one, which has none either.
+pub(crate) const APART: &str = "apart";
 
 pub(crate) fn list() {
     for bar in GROUPS.iter().flat_map(|group| group.bars) {
@@ -79,5 +81,5 @@ pub(crate) fn list() {
             bar.name, bar.measure, bar.of, bar.over, bar.goal
         );
     }
-    println!("{GROWTH}, {MEMORY}: all that is about that");
+    println!("{GROWTH}, {MEMORY}, {APART}: all that is about that");
 }

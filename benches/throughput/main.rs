@@ -10,6 +10,7 @@
     reason = "its result is what it prints"
 )]
 
+mod apart;
 mod arguments;
 mod catalogue;
 mod fill;

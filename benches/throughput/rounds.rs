@@ -1,13 +1,13 @@
 //! Rounds: the sides of a group in turns, several times.
 
 use crate::arguments::{Arguments, Plan, stop};
-use crate::catalogue::{Bar, GROWTH, Group, Load, MEMORY};
+use crate::catalogue::{APART, Bar, GROWTH, Group, Load, MEMORY};
 use crate::groups::GROUPS;
 use crate::load::Slice;
 use crate::report::{self, Report};
 use crate::servers::Servers;
 use crate::sides::Running;
-use crate::{machine, memory};
+use crate::{apart, machine, memory};
 
 /// Each side's slices, one a round.
 pub(crate) struct Measured {
@@ -19,7 +19,9 @@ pub(crate) struct Measured {
 /// measured again.
 fn section(only: &[String]) -> &'static str {
     let takes_long = |name: &String| name == GROWTH || name == MEMORY;
-    if !only.is_empty() && only.iter().all(takes_long) {
+    if only == [APART] {
+        APART
+    } else if !only.is_empty() && only.iter().all(takes_long) {
         "growth"
     } else {
         "results"
@@ -40,7 +42,7 @@ pub(crate) async fn all(arguments: &Arguments) {
         let of_group = |group: &Group| {
             group.topic == name.as_str() || group.bars.iter().any(|bar| bar.name == name)
         };
-        if name != MEMORY && !GROUPS.iter().any(of_group) {
+        if name != MEMORY && name != APART && !GROUPS.iter().any(of_group) {
             stop(&format!("there is no figure {name}; --list has them"));
         }
     }
@@ -75,6 +77,9 @@ pub(crate) async fn all(arguments: &Arguments) {
     if memory && let Err(why) = memory::all(&mut report, &mut servers, plan.quick).await {
         failed = true;
         report.line(&format!("\nFAILED {MEMORY}: {why}"));
+    }
+    if only.iter().any(|name| name == APART) {
+        apart::all(&mut report, &mut servers, plan).await;
     }
     report.line("");
     for line in machine::servers(&servers).await {
