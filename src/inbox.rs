@@ -294,7 +294,8 @@ impl<DB: Backend> InboxBuilder<DB> {
     }
 
     /// Connections that may stay with the inbox between two deliveries, for 50 ms if nothing needs them and 1 s in all
-    /// (0.1 s while the pool has no other to give). The pool's hooks (`before_acquire`, `after_release`) and its questions
+    /// (0.1 s while the pool has no other to give). On MySQL and MariaDB their sessions keep the inbox's limits
+    /// meanwhile, and get back what they had when they leave. The pool's hooks (`before_acquire`, `after_release`) and its questions
     /// whether a connection still answers have their turn when it leaves and when it comes, and not around every delivery:
     /// what a handler sets for the session, beyond its transaction, is there for the next one. 0: none stays, for apps
     /// whose hooks make a session clean, and each delivery waits for the pool's questions; events that share a transaction

@@ -34,7 +34,7 @@ use crate::store::{Backend, Fault, Sql, close_hard};
 use crate::tenants::Registry;
 use crate::tracker::Tracker;
 use crate::warm::{For, Warm, Warmed};
-use crate::watch::Watch;
+use crate::watch::{Start, Watch};
 
 /// Answers in memory are no larger than this, in bytes: there are some ten thousands of them.
 const REMEMBERED_ANSWER: usize = 1024;
@@ -98,6 +98,8 @@ pub(crate) struct Pooled<'a, DB: Backend> {
     /// It has not come from the pool this time, which would have asked whether it still answers.
     warm: bool,
     generation: u64,
+    /// The server's start before this connection was last heard of.
+    heard: Start,
     /// Something was sent over it whose end nobody has seen. The pool asks what is given back whether it still answers,
     /// and waits for that without a limit: one that is lost would be missing for ever.
     unsettled: bool,
@@ -112,6 +114,7 @@ pub(crate) struct PooledParts<DB: Backend> {
     since: Instant,
     warm: bool,
     generation: u64,
+    heard: Start,
 }
 
 impl<'a, DB: Backend> Pooled<'a, DB> {
@@ -124,6 +127,7 @@ impl<'a, DB: Backend> Pooled<'a, DB> {
             since: held.since,
             warm: held.warm,
             generation: held.generation,
+            heard: held.heard,
         }
     }
 
@@ -136,6 +140,7 @@ impl<'a, DB: Backend> Pooled<'a, DB> {
             since: parts.since,
             warm: parts.warm,
             generation: parts.generation,
+            heard: parts.heard,
             unsettled: true,
             bracketed: false,
         }
@@ -155,6 +160,15 @@ impl<DB: Backend> Pooled<'_, DB> {
     /// Not asked by the pool whether it still answers.
     pub(crate) fn is_warm(&self) -> bool {
         self.warm
+    }
+
+    /// It has answered, and the server's start before that is known.
+    pub(crate) fn heard(&mut self, before: Start) {
+        self.heard = before;
+    }
+
+    pub(crate) fn last_heard(&self) -> Start {
+        self.heard
     }
 
     /// The connection and what is known about its session, for a transaction to begin.
@@ -267,6 +281,7 @@ impl<DB: Backend> Drop for Pooled<'_, DB> {
             session: std::mem::take(&mut self.session),
             generation: self.generation,
             since: self.since,
+            heard: self.heard,
         });
     }
 }
@@ -311,15 +326,17 @@ impl<DB: Backend> Shared<DB> {
     async fn acquire(&self, what: For) -> Result<Pooled<'_, DB>, sqlx::Error> {
         // Looked at before the connection is taken: one that is older than this is not used for long.
         let generation = self.generation();
+        // What the session is called on its server is asked later than this.
+        let start = self.watch.start();
         point!(self, "store.acquire");
-        let (conn, session, since, warm) = match self.warm.take(generation, what) {
-            Ok(warmed) => (warmed.conn, warmed.session, warmed.since, true),
+        let (conn, session, since, heard) = match self.warm.take(generation, what) {
+            Ok(kept) => (kept.conn, kept.session, kept.since, Some(kept.heard)),
             Err(_waits) => {
                 let asked = Instant::now();
                 let conn = self.pool.acquire().await;
                 metrics::histogram!("inbox_pool_wait_seconds").record(asked.elapsed());
                 let conn = conn?;
-                (conn, DB::Session::default(), Instant::now(), false)
+                (conn, DB::Session::default(), Instant::now(), None)
             }
         };
         self.warm.used();
@@ -328,8 +345,9 @@ impl<DB: Backend> Shared<DB> {
             conn: Some(conn),
             session,
             since,
-            warm,
+            warm: heard.is_some(),
             generation,
+            heard: heard.unwrap_or(start),
             unsettled: false,
             bracketed: false,
         })
@@ -343,10 +361,9 @@ impl<DB: Backend> Shared<DB> {
         self.warm.return_all();
     }
 
-    /// Between two transactions a session keeps what they have set, as long as it is with the inbox. Not where another one may
-    /// be given the next message.
+    /// Between two transactions a session keeps what they have set, as long as it is with the inbox.
     pub(crate) fn limits_stay(&self) -> bool {
-        self.sql.named && self.warm.keeps()
+        self.warm.keeps()
     }
 
     /// Which database this is, as far as it is known.

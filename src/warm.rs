@@ -16,6 +16,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::store::{Backend, close_hard};
+use crate::watch::Start;
 
 /// How long one stays.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +45,7 @@ impl Stays {
     };
 }
 
-/// For two statements without any work.
+/// For three statements without any work.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A connection, what the inbox knows about it, and since when it was not in the pool.
@@ -54,6 +55,8 @@ pub(crate) struct Warmed<DB: Backend> {
     /// The incarnation of the database that it was taken under, counted.
     pub(crate) generation: u64,
     pub(crate) since: Instant,
+    /// The server's start before it was last heard of.
+    pub(crate) heard: Start,
 }
 
 /// What a connection is wanted for.
@@ -247,7 +250,7 @@ impl<DB: Backend> Kept<DB> {
         if DB::depth(&conn) == 0 && !DB::is_limited(&session) {
             return drop(conn);
         }
-        let mut leaving = Leaving(Some(conn));
+        let mut leaving = Discarded(Some(conn));
         self.runtime.spawn(async move {
             let Some(conn) = leaving.0.as_mut() else {
                 return;
@@ -276,10 +279,11 @@ impl<DB: Backend> Kept<DB> {
     }
 }
 
-/// On its way to the pool, which does not get it if that is not gone to its end: its runtime may have been shut down.
-struct Leaving<DB: Backend>(Option<PoolConnection<DB>>);
+/// A connection that the pool does not get back as it is: whoever is to clear it may not come to that, and its runtime may have
+/// been shut down.
+pub(crate) struct Discarded<DB: Backend>(pub(crate) Option<PoolConnection<DB>>);
 
-impl<DB: Backend> Drop for Leaving<DB> {
+impl<DB: Backend> Drop for Discarded<DB> {
     fn drop(&mut self) {
         if let Some(conn) = self.0.take() {
             crate::tx::discard(conn);
@@ -314,6 +318,7 @@ mod tests {
     use sqlx::sqlite::SqlitePoolOptions;
 
     use super::*;
+    use crate::watch::Watch;
 
     async fn pool() -> Pool<Sqlite> {
         let options = SqlitePoolOptions::new().max_connections(1);
@@ -339,6 +344,7 @@ mod tests {
             session: None,
             generation,
             since: Instant::now(),
+            heard: Watch::new().0.start(),
         }
     }
 

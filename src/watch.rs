@@ -4,6 +4,7 @@
 //! restart, a restore or a failover (§2.4); and it ends on the server what a connection that was closed hard has left
 //! running there (§4.6).
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::fail::point;
 use crate::health::{self, Looked};
 use crate::shared::Shared;
-use crate::store::Backend;
+use crate::store::{Backend, Kill, RunningServer};
 
 /// Between two looks. A restart or a restore takes longer than this.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -23,7 +24,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Between two attempts to connect.
 const AGAIN: Duration = Duration::from_millis(250);
-/// Requests that wait for the connection. One more is dropped: the server's own limits then end the statement.
+/// Beyond what a server says it has run, in whole seconds by its own clock.
+const UP_MARGIN: Duration = Duration::from_secs(2);
+/// Requests that wait for the connection. One more is dropped: what the server has of limits then ends the statement.
 const BACKLOG: usize = 256;
 
 /// The inbox's side of it.
@@ -31,19 +34,19 @@ const BACKLOG: usize = 256;
 pub(crate) struct Watch {
     requests: mpsc::Sender<Request>,
     alive: Arc<AtomicBool>,
-    connected: Arc<AtomicU64>,
+    starts: Arc<AtomicU64>,
 }
 
-/// How often the maintenance connection was made: which one it is.
+/// How often the server may have been another one, or may have been started again, since the inbox was built.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Nth(u64);
+pub(crate) struct Start(u64);
 
 /// Owners of leases, and their beats.
 type Beats = Vec<(String, i64)>;
 
 enum Request {
-    /// With the maintenance connection of a time before the one to be killed was last heard of.
-    Kill(SqlStr, Nth),
+    /// With the server's start before the connection to be killed was last heard of.
+    Kill(Kill, Start),
     Notify(Vec<String>),
     Ping(oneshot::Sender<()>),
     Schema(oneshot::Sender<Looked>),
@@ -53,15 +56,12 @@ enum Request {
 }
 
 impl Request {
-    /// Not to be done any more, over the connection that there is now. Of probes: nobody waits for the answer, which is all
-    /// there is to it. Of what is to be killed: a server that was started again counts its connections anew, so that the
-    /// number may be somebody else's now. Only a connection that has lived since is proof that it is the same server.
-    fn is_given_up(&self, now: Option<Nth>) -> bool {
+    /// Nobody waits for its answer, which is all there is to it.
+    fn is_given_up(&self) -> bool {
         match self {
-            Self::Kill(_, before) => Some(*before) != now,
             Self::Ping(reply) => reply.is_closed(),
             Self::Schema(reply) => reply.is_closed(),
-            Self::Notify(_) | Self::Beat(..) | Self::Stop(_) => false,
+            Self::Kill(..) | Self::Notify(_) | Self::Beat(..) | Self::Stop(_) => false,
         }
     }
 }
@@ -70,23 +70,23 @@ impl Request {
 pub(crate) struct Watcher {
     requests: mpsc::Receiver<Request>,
     alive: Arc<AtomicBool>,
-    connected: Arc<AtomicU64>,
+    starts: Arc<AtomicU64>,
 }
 
 impl Watch {
     pub(crate) fn new() -> (Self, Watcher) {
         let (sender, requests) = mpsc::channel(BACKLOG);
-        let (alive, connected) = (Arc::new(AtomicBool::new(true)), Arc::default());
+        let (alive, starts) = (Arc::new(AtomicBool::new(true)), Arc::default());
         (
             Self {
                 requests: sender,
                 alive: Arc::clone(&alive),
-                connected: Arc::clone(&connected),
+                starts: Arc::clone(&starts),
             },
             Watcher {
                 requests,
                 alive,
-                connected,
+                starts,
             },
         )
     }
@@ -96,15 +96,16 @@ impl Watch {
         self.alive.load(Ordering::Acquire)
     }
 
-    /// The one that there is, or was last.
-    pub(crate) fn nth(&self) -> Nth {
-        Nth(self.connected.load(Ordering::Acquire))
+    /// The server's start, as far as it is known.
+    pub(crate) fn start(&self) -> Start {
+        Start(self.starts.load(Ordering::Acquire))
     }
 
-    /// Ends a connection, if it is the same server as then: `before` is from before it was last heard of. Lost like
-    /// [`Watch::notify`]: the server's own limits end the statement.
-    pub(crate) fn kill(&self, statement: SqlStr, before: Nth) {
-        let _ = self.requests.try_send(Request::Kill(statement, before));
+    /// Ends a connection, unless the server may have been started again since: it counts its connections anew then, and the
+    /// number is somebody else's. `before` is from before the connection was last heard of. Lost if there is too much to do,
+    /// or nobody to do it.
+    pub(crate) fn kill(&self, kill: Kill, before: Start) {
+        let _ = self.requests.try_send(Request::Kill(kill, before));
     }
 
     /// Tells other processes. Lost if there is too much to do: they look by themselves, too.
@@ -145,7 +146,11 @@ impl Watch {
 impl Watcher {
     pub(crate) async fn run<DB: Backend>(mut self, shared: Weak<Shared<DB>>) {
         let mut conn: Option<DB::Connection> = None;
-        let (mut next_look, mut lost) = (Instant::now(), false);
+        let (mut next_look, mut kills) = (Instant::now(), Kills::new());
+        let mut seen = Seen {
+            server: None,
+            heard: Instant::now(),
+        };
         loop {
             let wait = tokio::time::timeout_at(next_look, self.requests.recv()).await;
             let request = match wait {
@@ -154,13 +159,8 @@ impl Watcher {
                 Ok(None) => return,
                 Err(_) => None,
             };
-            let nth = Nth(self.connected.load(Ordering::Relaxed));
-            // While the server is away there may be many of these, and others wait behind them.
-            let now = (conn.is_some() || !lost).then_some(nth);
-            if request
-                .as_ref()
-                .is_some_and(|request| request.is_given_up(now))
-            {
+            // Of probes that have gone while the server was away there may be many, and others wait behind them.
+            if request.as_ref().is_some_and(Request::is_given_up) {
                 continue;
             }
             if let Some(Request::Stop(reply)) = request {
@@ -174,24 +174,34 @@ impl Watcher {
                 return;
             };
             if conn.is_none() {
-                conn = connect(&shared).await;
-                // What began before the first one is none of an earlier server's.
-                if lost {
-                    self.connected.fetch_add(1, Ordering::Release);
-                }
+                conn = connect(&shared, &mut seen, &self.starts).await;
             }
+            // They stay until they are done, or are to be done no more.
+            let request = match request {
+                Some(Request::Kill(kill, before)) => {
+                    if kills.len() < BACKLOG {
+                        kills.push_back((kill, before));
+                    }
+                    None
+                }
+                request => request,
+            };
+            let start = Start(self.starts.load(Ordering::Acquire));
             let done = match conn.as_mut() {
-                Some(conn) => timeout(PATIENCE, handle(conn, &shared, request))
-                    .await
-                    .unwrap_or(false),
+                Some(conn) => timeout(PATIENCE, async {
+                    kill(conn, &shared, &mut kills, (&seen, start)).await
+                        && handle(conn, &shared, request).await
+                })
+                .await
+                .unwrap_or(false),
                 None => false,
             };
             if done {
                 self.alive.store(true, Ordering::Release);
+                seen.heard = Instant::now();
                 next_look = Instant::now() + LOOK_EVERY;
                 continue;
             }
-            lost = true;
             if self.alive.swap(false, Ordering::AcqRel) {
                 tracing::warn!("the database does not answer");
             }
@@ -208,9 +218,71 @@ impl Watcher {
     }
 }
 
-async fn connect<DB: Backend>(shared: &Shared<DB>) -> Option<DB::Connection> {
-    let options = shared.pool.connect_options();
-    timeout(PATIENCE, options.connect()).await.ok()?.ok()
+/// Connections that are to be ended, each with the server's start before it was last heard of.
+type Kills = VecDeque<(Kill, Start)>;
+
+/// What is known of the server.
+struct Seen {
+    /// Not before the first connection.
+    server: Option<Arc<str>>,
+    /// When it answered last: the inbox was built then, or later.
+    heard: Instant,
+}
+
+impl Seen {
+    /// Whether this is that server, and has run since it was heard last.
+    fn is_still(&self, server: &RunningServer) -> bool {
+        let same = self.server.as_ref().is_none_or(|name| *name == server.name);
+        same && server.up > self.heard.elapsed() + UP_MARGIN
+    }
+}
+
+async fn connect<DB: Backend>(
+    shared: &Shared<DB>,
+    seen: &mut Seen,
+    starts: &AtomicU64,
+) -> Option<DB::Connection> {
+    let connected = async {
+        let mut conn = shared.pool.connect_options().connect().await?;
+        point!(shared, "watch.look");
+        let server = DB::server(&mut conn).await?;
+        Ok::<_, sqlx::Error>((conn, server))
+    };
+    let (conn, server) = timeout(PATIENCE, connected).await.ok()?.ok()?;
+    if let Some(server) = server {
+        if !seen.is_still(&server) {
+            starts.fetch_add(1, Ordering::AcqRel);
+        }
+        seen.server = Some(server.name);
+    }
+    seen.heard = Instant::now();
+    Some(conn)
+}
+
+/// Ends what is to be ended there.
+async fn kill<DB: Backend>(
+    conn: &mut DB::Connection,
+    shared: &Shared<DB>,
+    kills: &mut Kills,
+    (seen, start): (&Seen, Start),
+) -> bool {
+    while let Some((kill, before)) = kills.front() {
+        if *before == start && seen.server.as_ref() == Some(&kill.server) {
+            let statement = kill.statement.clone();
+            let killed = async {
+                point!(shared, "watch.kill");
+                DB::run(conn, statement).await
+            };
+            // It may have ended by itself, which is an error here and good news.
+            if let Err(error) = killed.await
+                && !matches!(error, sqlx::Error::Database(_))
+            {
+                return false;
+            }
+        }
+        kills.pop_front();
+    }
+    true
 }
 
 async fn handle<DB: Backend>(
@@ -219,17 +291,6 @@ async fn handle<DB: Backend>(
     request: Option<Request>,
 ) -> bool {
     match request {
-        Some(Request::Kill(statement, _)) => {
-            // It may have ended by itself, which is an error here and good news.
-            let killed = async {
-                point!(shared, "watch.kill");
-                DB::run(conn, statement).await
-            };
-            match killed.await {
-                Ok(()) => true,
-                Err(error) => matches!(error, sqlx::Error::Database(_)),
-            }
-        }
         Some(Request::Notify(hints)) => match DB::notify(conn, &shared.sql, &hints).await {
             Ok(()) => true,
             // A server that does not take them is there all the same.
@@ -260,7 +321,7 @@ async fn handle<DB: Backend>(
             // One that was refused says nothing about the connection.
             Err(error) => matches!(error, sqlx::Error::Database(_)),
         },
-        Some(Request::Stop(_)) | None => look(conn, shared).await,
+        Some(Request::Kill(..) | Request::Stop(_)) | None => look(conn, shared).await,
     }
 }
 

@@ -63,29 +63,33 @@ macro_rules! row {
     };
 }
 
-macro_rules! postgres {
-    ($row:expr) => {
-        concat!("PREPARE event (text, bigint) AS ", $row)
-    };
-}
+const POSTGRES_HAND: &str = "PREPARE event (text) AS INSERT INTO inbox (source, event_id) VALUES ('crm', $1) ON CONFLICT DO NOTHING";
+/// All of an event's values, as the inbox gives them.
 macro_rules! postgres_row {
     () => {
-        postgres!(concat!(
-            row!("'\\x00112233445566778899aabbccddeeff'", "$2", "$1"),
-            " ON CONFLICT DO NOTHING"
-        ))
+        "PREPARE event (text, text, bigint, bytea, text, text, bigint, bigint, bigint, bigint, bigint, bigint) AS \
+         INSERT INTO tower_inbox_event (source, event_id, state, fingerprint, event_type, correlation_id, generation, \
+         sequence, slot, version, received_at, decided_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) \
+         ON CONFLICT DO NOTHING"
     };
 }
-const POSTGRES_HAND: &str =
-    postgres!("INSERT INTO inbox (source, event_id) VALUES ('crm', $1) ON CONFLICT DO NOTHING");
-const POSTGRES_LIMITED: &[Message] = &[
-    Text(
-        "BEGIN; SET LOCAL statement_timeout = 8000; SET LOCAL idle_in_transaction_session_timeout = 9000; \
-         SET LOCAL client_connection_check_interval = 1000; SAVEPOINT mark; EXECUTE event('{id}', {at})",
-    ),
-    effect!("$1"),
-    Text("RELEASE SAVEPOINT mark; SET LOCAL statement_timeout = 0; COMMIT"),
-];
+macro_rules! postgres_limited {
+    ($execute:literal) => {
+        &[
+            Text(concat!(
+                "BEGIN; SET LOCAL statement_timeout = 8000; SET LOCAL idle_in_transaction_session_timeout = 9000; \
+                 SET LOCAL client_connection_check_interval = 1000; SAVEPOINT mark; ",
+                $execute
+            )),
+            effect!("$1"),
+            Text("RELEASE SAVEPOINT mark; SET LOCAL statement_timeout = 0; COMMIT"),
+        ]
+    };
+}
+const POSTGRES_ROW: &[Message] = postgres_limited!(
+    "EXECUTE event (E'crm', E'{id}', 1, E'\\\\x00112233445566778899aabbccddeeff', E'payment.captured', NULL, 0, NULL, \
+     NULL, NULL, {at}, {at})"
+);
 const POSTGRES: &[Step] = &[
     Step {
         what: HAND,
@@ -103,7 +107,7 @@ const POSTGRES: &[Step] = &[
         what: MESSAGES,
         first: POSTGRES_HAND,
         messages: &[
-            Text("BEGIN; EXECUTE event('{id}', {at})"),
+            Text("BEGIN; EXECUTE event('{id}')"),
             effect!("$1"),
             Text("COMMIT"),
         ],
@@ -112,7 +116,7 @@ const POSTGRES: &[Step] = &[
         what: SAVEPOINT,
         first: POSTGRES_HAND,
         messages: &[
-            Text("BEGIN; SAVEPOINT mark; EXECUTE event('{id}', {at})"),
+            Text("BEGIN; SAVEPOINT mark; EXECUTE event('{id}')"),
             effect!("$1"),
             Text("RELEASE SAVEPOINT mark; COMMIT"),
         ],
@@ -120,7 +124,7 @@ const POSTGRES: &[Step] = &[
     Step {
         what: LIMITS,
         first: POSTGRES_HAND,
-        messages: POSTGRES_LIMITED,
+        messages: postgres_limited!("EXECUTE event('{id}')"),
     },
     Step {
         what: ROW,
@@ -128,12 +132,12 @@ const POSTGRES: &[Step] = &[
             "DROP INDEX tower_inbox_event_slot, tower_inbox_event_decided, tower_inbox_event_not_applied; ",
             postgres_row!()
         ),
-        messages: POSTGRES_LIMITED,
+        messages: POSTGRES_ROW,
     },
     Step {
         what: INDEXES,
         first: postgres_row!(),
-        messages: POSTGRES_LIMITED,
+        messages: POSTGRES_ROW,
     },
 ];
 

@@ -86,13 +86,17 @@ pub(crate) async fn all(arguments: &Arguments) {
         report.line(&format!("- {line}"));
     }
     drop(servers);
-    report.line("\n```text");
-    for bar in &bars {
-        report.line(bar);
+    if !bars.is_empty() {
+        report.line("\n```text");
+        for bar in &bars {
+            report.line(bar);
+        }
     }
     // The bars close what is printed.
     if let Some(file) = &arguments.write {
-        report.close("```");
+        if !bars.is_empty() {
+            report.close("```");
+        }
         if let Err(why) = report.write(file, section(only)) {
             stop(&why);
         }

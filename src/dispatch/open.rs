@@ -17,15 +17,16 @@ use crate::lane::Way;
 use crate::outlive::Outlives;
 use crate::shared::{Pooled, PooledParts, Shared};
 use crate::source::SourceState;
-use crate::store::{Backend, Fault, First, Inserted, RENEW, close_hard};
+use crate::store::{Backend, Fault, First, Inserted, RENEW};
 use crate::tx::Lent;
-use crate::watch::Nth;
+use crate::warm::Discarded;
+use crate::watch::Start;
 
 /// How the server is told to end it.
 struct Watched<DB: Backend> {
     deadline: DB::Deadline,
-    /// The maintenance connection before it began.
-    before: Nth,
+    /// The server's start before its connection was last heard of.
+    before: Start,
 }
 
 /// A transaction of ours. Dropped without a clean end, its connection is closed, never pooled (§4.4).
@@ -94,8 +95,7 @@ impl<'a, DB: Backend> Open<'a, DB> {
             let conn = shared.connection(deadline).await.map_err(Stop::Answer)?;
             let was_warm = conn.is_warm();
             open.conn = Some(conn);
-            let before = shared.watch.nth();
-            let watched = |deadline| Watched { deadline, before };
+            let before = shared.watch.start();
             let begun = within(deadline, async {
                 point!(shared, "store.begin");
                 let (conn, session) = open.pooled().session();
@@ -109,7 +109,11 @@ impl<'a, DB: Backend> Open<'a, DB> {
             });
             match begun.await {
                 Ok((watch, inserted)) => {
-                    open.watch = Some(watched(watch));
+                    open.pooled().heard(before);
+                    open.watch = Some(Watched {
+                        deadline: watch,
+                        before,
+                    });
                     open.inserted = inserted;
                     return Ok(open);
                 }
@@ -120,7 +124,9 @@ impl<'a, DB: Backend> Open<'a, DB> {
                 Err(stop) => {
                     // What went with BEGIN may wait for a lock over there: the server is told to end it (§4.6).
                     if matches!(stop, Stop::Budget) {
-                        open.watch = DB::deadline_of(open.pooled().session().1).map(watched);
+                        let before = open.pooled().last_heard();
+                        let deadline = DB::deadline_of(open.pooled().session().1);
+                        open.watch = deadline.map(|deadline| Watched { deadline, before });
                     }
                     return Err(stop);
                 }
@@ -284,26 +290,26 @@ impl<'a, DB: Backend> Open<'a, DB> {
             let (_, session) = self.pooled().session();
             DB::finish(&shared.settings, session, stays)
         });
-        let mut conn = self
-            .pooled()
-            .take()
-            .expect("nobody else has a transaction that is settled");
+        let conn = self.pooled().take();
+        // Also if this panics in the driver.
+        let mut held = Discarded(conn);
         #[cfg(feature = "failpoints")]
         let sql = Arc::clone(&self.shared.sql);
-        let left_over = |(conn, _)| close_hard(conn);
+        let left_over = |(held, _)| drop::<Discarded<DB>>(held);
         let mut going = Outlives::new(Handle::try_current().ok(), left_over, async move {
             let done = async {
                 point!(sql, "store.commit");
-                DB::commit(&mut conn, finish).await?;
+                let conn = held.0.as_mut().expect("nobody else has it");
+                DB::commit(conn, finish).await?;
                 point!(sql, "store.committed");
                 Ok::<_, sqlx::Error>(())
             };
             let done = done.await;
-            (conn, done)
+            (held, done)
         });
         match timeout(COMMIT_PATIENCE, &mut going).await {
-            Ok(Ok((conn, done))) => {
-                self.pooled().put_back(Some(conn));
+            Ok(Ok((mut held, done))) => {
+                self.pooled().put_back(held.0.take());
                 done?;
             }
             // Its event and its stream cannot wait for ever: the network may have lost it. The event's row is locked for

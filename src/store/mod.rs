@@ -65,6 +65,22 @@ pub enum Fault {
     Gone,
 }
 
+/// What ends a connection. Servers number their connections each for itself, and anew at each start.
+#[doc(hidden)]
+pub struct Kill {
+    pub statement: SqlStr,
+    /// [`RunningServer::name`] of the one that it is meant for.
+    pub server: Arc<str>,
+}
+
+/// A server that answers.
+#[doc(hidden)]
+pub struct RunningServer {
+    pub name: Arc<str>,
+    /// Since its start, by its own account, in whole seconds.
+    pub up: Duration,
+}
+
 /// A database that an inbox can live in. Sealed; its methods are no API.
 pub trait Backend: Database + sealed::Sealed {
     /// The folder of its files in `migrations/`.
@@ -182,9 +198,19 @@ pub trait Backend: Database + sealed::Sealed {
     fn restore(_session: &mut Self::Session) -> Option<&'static str> {
         None
     }
-    /// What the maintenance connection says to end a transaction whose connection was closed hard.
+    /// How the maintenance connection ends a transaction whose connection was closed hard. Not where the database finds that
+    /// out by itself.
     #[doc(hidden)]
-    fn kill(deadline: &Self::Deadline) -> Option<SqlStr>;
+    fn kill(_deadline: &Self::Deadline) -> Option<Kill> {
+        None
+    }
+    /// Which server this is, where [`Backend::kill`] has to know.
+    #[doc(hidden)]
+    fn server(
+        _conn: &mut Self::Connection,
+    ) -> impl Future<Output = Result<Option<RunningServer>>> + Send {
+        async { Ok(None) }
+    }
     /// What [`Backend::kill`] needs, of a session whose BEGIN was not answered. Nothing where there is nothing to kill.
     #[doc(hidden)]
     fn deadline_of(_session: &Self::Session) -> Option<Self::Deadline> {

@@ -2,11 +2,12 @@
 //!
 //! Three things differ from the others. Identifiers are VARBINARY columns. An INSERT whose key is taken reports the
 //! violation: `INSERT IGNORE` would truncate a long id and say 1 row, and an `ON DUPLICATE KEY` that changes nothing
-//! always says 1 row. And limits are session variables: they are set before a transaction, and what they were before
-//! is put back after it.
+//! always says 1 row. And limits are session variables: they are set before each transaction, and what they were before
+//! is put back when the session leaves the inbox.
 
 mod migrate;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::mysql::{MySqlConnection, MySqlDatabaseError};
@@ -35,17 +36,25 @@ const STATEMENT_MARGIN: Duration = Duration::from_millis(500);
 pub struct MySqlSettings {
     /// MariaDB ends statements of any kind, and idle transactions, by itself; MySQL only SELECTs.
     mariadb: bool,
+    /// The savepoint may begin a transaction. Not in a cluster of MariaDB's, where START TRANSACTION may be what waits for the
+    /// other nodes (`wsrep_sync_wait`), so that a handler sees what they have acknowledged; not on MySQL, where this has not
+    /// been tried.
+    by_savepoint: bool,
 }
 
-/// The connection's id on the server, by which the maintenance connection ends it.
+/// By which the maintenance connection ends it.
+#[derive(Clone)]
 #[doc(hidden)]
-pub struct MySqlDeadline(u64);
+pub struct MySqlDeadline {
+    id: u64,
+    server: Arc<str>,
+}
 
 /// What is known about a session.
 #[derive(Default)]
 #[doc(hidden)]
 pub struct MySqlSession {
-    id: Option<u64>,
+    known: Option<MySqlDeadline>,
     /// It has a transaction's limits, and not what it had: the statement that gives that back.
     limited: Option<&'static str>,
 }
@@ -54,6 +63,13 @@ const RESTORE_MARIADB: &str = "SET autocommit = @tower_inbox_4, innodb_lock_wait
     max_statement_time = @tower_inbox_2, idle_transaction_timeout = @tower_inbox_3";
 const RESTORE_MYSQL: &str = "SET autocommit = @tower_inbox_4, innodb_lock_wait_timeout = @tower_inbox_1, \
     wait_timeout = @tower_inbox_2";
+
+/// Which server it is, among those that one address may lead to.
+macro_rules! server_name {
+    () => {
+        "CONCAT_WS(' ', @@hostname, @@port, @@server_id)"
+    };
+}
 
 /// Identifiers are columns of bytes, and written as such.
 const BYTES: Style = Style {
@@ -90,8 +106,10 @@ fn limits(settings: &MySqlSettings, deadline: Instant) -> String {
 /// once, and given back when it leaves the inbox.
 fn begin(settings: &MySqlSettings, session: &mut MySqlSession, deadline: Instant) -> String {
     let limits = limits(settings, deadline);
+    // Without autocommit a transaction that the server rolled back under the handler (1213) is followed by a new
+    // one, in which RELEASE fails, and not by statements that each commit on their own.
     if session.limited.is_some() {
-        return format!("SET {limits}; START TRANSACTION; SAVEPOINT tower_inbox");
+        return format!("SET {limits}, autocommit = 0; START TRANSACTION; SAVEPOINT tower_inbox");
     }
     let (before, restore) = if settings.mariadb {
         (
@@ -106,8 +124,6 @@ fn begin(settings: &MySqlSettings, session: &mut MySqlSession, deadline: Instant
         )
     };
     session.limited = Some(restore);
-    // Without autocommit a transaction that the server rolled back under the handler (1213) is followed by a new
-    // one, in which RELEASE fails, and not by statements that each commit on their own.
     format!(
         "SET {before}, @tower_inbox_4 = @@autocommit, {limits}, autocommit = 0; START TRANSACTION; SAVEPOINT tower_inbox"
     )
@@ -210,7 +226,12 @@ impl Backend for MySql {
         let mariadb = version
             .iter()
             .any(|(_, version)| version.contains("MariaDB"));
-        Ok(MySqlSettings { mariadb })
+        let cluster = variables(&mut conn, "'wsrep_on'").await?;
+        let in_cluster = cluster.iter().any(|(_, on)| on.eq_ignore_ascii_case("ON"));
+        Ok(MySqlSettings {
+            mariadb,
+            by_savepoint: mariadb && !in_cluster,
+        })
     }
 
     async fn migrate(
@@ -270,16 +291,22 @@ impl Backend for MySql {
         settings: &MySqlSettings,
         deadline: Instant,
     ) -> Result<MySqlDeadline> {
-        let id = match session.id {
-            Some(id) => id,
+        let known = match &session.known {
+            Some(known) => known.clone(),
             None => {
-                let row = sqlx::raw_sql("SELECT CONNECTION_ID()").fetch_one(&mut *conn);
-                *session.id.insert(row.await?.try_get_unchecked(0)?)
+                let row = sqlx::raw_sql(concat!("SELECT CONNECTION_ID(), ", server_name!()))
+                    .fetch_one(&mut *conn)
+                    .await?;
+                let known = MySqlDeadline {
+                    id: row.try_get_unchecked(0)?,
+                    server: required(text(&row, 1)?)?.into(),
+                };
+                session.known.insert(known).clone()
             }
         };
         let begin = AssertSqlSafe(begin(settings, session, deadline)).into_sql_str();
         begin_with::<Self>(conn, begin).await?;
-        Ok(MySqlDeadline(id))
+        Ok(known)
     }
 
     async fn begin_with_first(
@@ -292,15 +319,15 @@ impl Backend for MySql {
     ) -> Result<(MySqlDeadline, Option<Inserted>)> {
         crate::fail::point!(sql, "store.begin_with_first");
         // The driver throws away what its own BEGIN returns.
-        let known = session.id.filter(|_| Self::depth(conn) > 0);
-        let Some(id) = known else {
+        let known = session.known.clone().filter(|_| Self::depth(conn) > 0);
+        let Some(known) = known else {
             let watch = Self::begin(conn, session, settings, deadline).await?;
             return Ok((watch, None));
         };
-        // On MariaDB the savepoint begins the transaction of a session without autocommit, but says so to nobody yet.
-        let begin = if settings.mariadb && session.limited.is_some() {
+        // Without autocommit the savepoint begins a transaction, though it says so to nobody yet.
+        let begin = if settings.by_savepoint && session.limited.is_some() {
             let limits = limits(settings, deadline);
-            format!("SET {limits}; SAVEPOINT tower_inbox")
+            format!("SET {limits}, autocommit = 0; SAVEPOINT tower_inbox")
         } else {
             begin(settings, session, deadline)
         };
@@ -309,7 +336,7 @@ impl Backend for MySql {
         let done = message.execute(conn).await.map(|done| done.rows_affected());
         // What comes behind an INSERT that fails is not run.
         let rows = counted(done)?;
-        Ok((MySqlDeadline(id), Some(Inserted::rows(rows))))
+        Ok((known, Some(Inserted::rows(rows))))
     }
 
     async fn insert_behind(
@@ -382,12 +409,27 @@ impl Backend for MySql {
         session.limited.take()
     }
 
-    fn kill(deadline: &MySqlDeadline) -> Option<SqlStr> {
-        Some(AssertSqlSafe(format!("KILL CONNECTION {}", deadline.0)).into_sql_str())
+    fn kill(deadline: &MySqlDeadline) -> Option<Kill> {
+        let statement = format!("KILL CONNECTION {}", deadline.id);
+        Some(Kill {
+            statement: AssertSqlSafe(statement).into_sql_str(),
+            server: Arc::clone(&deadline.server),
+        })
+    }
+
+    async fn server(conn: &mut MySqlConnection) -> Result<Option<RunningServer>> {
+        let name = sqlx::raw_sql(concat!("SELECT ", server_name!()));
+        let name: String = required(text(&name.fetch_one(&mut *conn).await?, 0)?)?;
+        let up = sqlx::raw_sql("SHOW GLOBAL STATUS LIKE 'Uptime'");
+        let up: String = required(text(&up.fetch_one(conn).await?, 1)?)?;
+        Ok(Some(RunningServer {
+            name: name.into(),
+            up: Duration::from_secs(up.parse().unwrap_or(0)),
+        }))
     }
 
     fn deadline_of(session: &MySqlSession) -> Option<MySqlDeadline> {
-        session.id.map(MySqlDeadline)
+        session.known.clone()
     }
 
     fn disarm(_: &MySqlDeadline) {}

@@ -464,10 +464,6 @@ impl Backend for Postgres {
         }
     }
 
-    fn kill((): &()) -> Option<SqlStr> {
-        None // The server looks for the closed connection by itself.
-    }
-
     fn disarm((): &()) {}
 
     async fn notify(conn: &mut PgConnection, sql: &Sql, hints: &[String]) -> Result<()> {

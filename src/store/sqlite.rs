@@ -313,10 +313,6 @@ impl Backend for Sqlite {
         code.as_deref() == Some("1")
     }
 
-    fn kill(_: &SqliteDeadline) -> Option<SqlStr> {
-        None
-    }
-
     fn arm(deadline: &SqliteDeadline, at: Instant) {
         deadline.0.store(ticks(at), Ordering::Release);
     }

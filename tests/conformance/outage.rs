@@ -340,6 +340,112 @@ async fn nobody_is_killed_by_a_number_of_before_the_server_was_started_again() {
     .await;
 }
 
+/// §4.6: the maintenance connection may be another one by the time that something is to be ended.
+#[cfg(feature = "mysql")]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_delivery_left_running_is_ended_though_the_maintenance_connection_was_lost() {
+    use crate::db::TestDb;
+    use crate::db::mysql::MySqlDb;
+    crate::db::run(|db: MySqlDb| async move {
+        let (gate, number) = (Gate::shut(), Arc::new(AtomicI64::new(0)));
+        let (held, told) = (gate.clone(), Arc::clone(&number));
+        let world = World::over(&db)
+            .source(|source| source.budget(3 * SECOND))
+            .handler(move |mut call: crate::kit::Call<MySqlDb>| {
+                let (held, told) = (held.clone(), Arc::clone(&told));
+                async move {
+                    let id = MySqlDb::number_on(&mut call.tx, MySqlDb::CONNECTION_ID.unwrap());
+                    told.store(id.await.unwrap(), Ordering::Relaxed);
+                    held.pass().await;
+                    // Without a limit of the server's own, and where it does not look for its client.
+                    let forever = "SET max_statement_time = 0, innodb_lock_wait_timeout = 3600;
+                        UPDATE taken SET times = times + 1 WHERE n = 1";
+                    let _ = MySqlDb::execute(&mut call.tx, forever).await;
+                    http::StatusCode::NO_CONTENT
+                }
+            })
+            .start()
+            .await;
+        let ping = async || world.inbox.ping(SECOND).await.is_ok();
+        eventually("it is healthy", ping).await;
+        let sent = world.spawn(&Event::new("evt_1"));
+        gate.reached_by(1).await;
+        let number = number.load(Ordering::Relaxed);
+        let others = format!(
+            "SELECT CAST(id AS CHAR) FROM information_schema.processlist
+             WHERE db = DATABASE() AND id NOT IN ({number}, CONNECTION_ID())"
+        );
+        for other in MySqlDb::texts(&world.eyes, &others).await {
+            let mut operator = world.eyes.acquire().await.unwrap();
+            // It may be one that looks on, and gone by now.
+            let _ = MySqlDb::execute(&mut operator, &format!("KILL {other}")).await;
+        }
+        eventually("there is another maintenance connection", ping).await;
+        let mut holder = world.eyes.acquire().await.unwrap();
+        let hold = "START TRANSACTION; UPDATE taken SET times = times + 1 WHERE n = 1";
+        MySqlDb::execute(&mut holder, hold).await.unwrap();
+        gate.open();
+        assert_eq!(sent.await.unwrap().status, 503);
+        let left =
+            format!("SELECT COUNT(*) FROM information_schema.processlist WHERE id = {number}");
+        eventually("it is ended", async || {
+            MySqlDb::number(&world.eyes, &left).await == 0
+        })
+        .await;
+    })
+    .await;
+}
+
+/// §4.2: nothing is cancelled once it has been sent. A COMMIT that waits, for a backup say, is not ended by the limit on the
+/// statements before it.
+#[cfg(feature = "mysql")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_has_no_limit_of_time() {
+    use sqlx::ConnectOptions;
+
+    use crate::db::TestDb;
+    use crate::db::mysql::MySqlDb;
+    crate::db::server::run(|db: MySqlDb, server| async move {
+        let gate = Gate::shut();
+        let held = gate.clone();
+        let world = World::over(&db)
+            .source(|source| source.budget(SECOND))
+            .handler(move |mut call: crate::kit::Call<MySqlDb>| {
+                let held = held.clone();
+                async move {
+                    call.append().await;
+                    if call.delivery.event_id() == "evt_2" {
+                        held.pass().await;
+                    }
+                    http::StatusCode::NO_CONTENT
+                }
+            })
+            .start()
+            .await;
+        // The next one begins in a session that has had limits.
+        world.send(&Event::new("evt_1")).await.is_applied();
+        let sent = world.spawn(&Event::new("evt_2"));
+        gate.reached_by(1).await;
+        let mut backup = db.options().connect().await.unwrap();
+        MySqlDb::execute(&mut backup, "FLUSH TABLES WITH READ LOCK")
+            .await
+            .unwrap();
+        gate.open();
+        // The time under test: longer than the limit, which is a second and a half.
+        let waits = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '%COMMIT' AND time_ms > 2500";
+        eventually("it waits beyond that", async || {
+            MySqlDb::number_on(&mut backup, waits).await.unwrap() == 1
+        })
+        .await;
+        MySqlDb::execute(&mut backup, "UNLOCK TABLES").await.unwrap();
+        assert_eq!(sent.await.unwrap().status, 503, "its time was over");
+        eventually("it is committed", async || world.ledger().await.len() == 2).await;
+        world.send(&Event::new("evt_2")).await.is_duplicate();
+        drop(server);
+    })
+    .await;
+}
+
 /// A network that loses one connection without a word: from the message on that holds the word, nothing of it comes
 /// through in either direction, and nobody closes it.
 mod network {

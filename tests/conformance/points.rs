@@ -16,6 +16,7 @@ const AT_THE_CALL: &[(&str, &str)] = &[
     ("rollback", "store.rollback"),
     ("commit", "store.commit"),
     ("incarnation", "watch.look"),
+    ("server", "watch.look"),
 ];
 /// Plain statements: by the name of the function that runs them. What is not listed has a point of its own.
 const PLAIN: &[(&str, &str)] = &[
@@ -25,7 +26,7 @@ const PLAIN: &[(&str, &str)] = &[
     ("done", "store.done"),
     ("restore", "store.restore"),
     ("checkpoint", "store.checkpoint"),
-    ("handle", "watch.kill"),
+    ("kill", "watch.kill"),
 ];
 /// Functions of the drivers that only `build` calls, or `schema`: no event is on its way.
 const AT_START: &[&str] = &[
