@@ -260,6 +260,10 @@ async fn connect<DB: Backend>(
 }
 
 /// Ends what is to be ended there.
+#[cfg_attr(
+    not(feature = "failpoints"),
+    allow(unused_variables, reason = "the fail point's")
+)]
 async fn kill<DB: Backend>(
     conn: &mut DB::Connection,
     shared: &Shared<DB>,
