@@ -93,8 +93,12 @@ impl<D: OnServer> Server<D> {
 
     /// Every process of it, at the same time: as when the machine dies.
     pub(crate) fn kill(&mut self) {
-        self.signal("KILL");
+        // Stopped first: none is begun any more, of which nothing would be known.
+        self.freeze();
+        let all = self.signal("KILL");
         self.child.wait().expect("it was ours");
+        // PostgreSQL does not start as long as one of them has its memory.
+        all.into_iter().for_each(wait_until_ended);
     }
 
     pub(crate) async fn restart(&mut self) {
@@ -128,6 +132,21 @@ impl<D: OnServer> Server<D> {
             .stderr(Stdio::null())
             .status();
         all
+    }
+}
+
+/// A signal is on its way when `kill` returns.
+fn wait_until_ended(pid: u32) {
+    let start = Instant::now();
+    loop {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // What nobody has waited for is a zombie, without memory. The name before it may hold anything.
+        let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
+        if state.is_empty() || state.starts_with(['Z', 'X']) {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "{pid} goes on");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
