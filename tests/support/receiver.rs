@@ -291,11 +291,16 @@ impl Receiver {
     /// Waits until this event's handler is at its fault, in its transaction, in this process.
     #[track_caller]
     pub(crate) fn wait_until_at_its_fault(&self, event: &Event) {
-        let named = format!("event_id=\"{}\"", event.id());
         super::wait_until("the handler is at its fault", || {
-            let is_told = |line: &str| line.contains("a demo fault ") && line.contains(&named);
-            self.log().lines().any(is_told)
+            self.was_at_its_fault(event)
         });
+    }
+
+    /// Whether this event's handler has come to its fault in this process.
+    pub(crate) fn was_at_its_fault(&self, event: &Event) -> bool {
+        let named = format!("event_id=\"{}\"", event.id());
+        let is_told = |line: &str| line.contains("a demo fault ") && line.contains(&named);
+        self.log().lines().any(is_told)
     }
 
     fn setup(&self) -> &Arc<Setup> {
