@@ -1,14 +1,15 @@
 //! What the statements of an event cost, one ingredient after the other: `--only apart`. Without HTTP, over one connection.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, SqlSafeStr};
+use tower_inbox::clock::Timestamp;
 use tower_inbox::{Inbox, Source};
 
 use crate::arguments::Plan;
 use crate::place::{Kind, Place, tables};
 use crate::process::Meter;
-use crate::report::Report;
+use crate::report::{Report, median};
 use crate::requests::SECRET;
 use crate::servers::Servers;
 
@@ -283,11 +284,6 @@ const SQLITE: &[Step] = &[
     },
 ];
 
-fn micros() -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.expect("after 1970").as_micros().to_string()
-}
-
 /// A turn of a step, each event's share in microseconds.
 #[derive(Clone, Copy)]
 struct Turn {
@@ -307,7 +303,7 @@ macro_rules! step {
                 for message in step.messages {
                     let sent = match message {
                         Text(text) => {
-                            let text = text.replace("{id}", &id).replace("{at}", &micros());
+                            let text = text.replace("{id}", &id).replace("{at}", &Timestamp::now().as_micros().to_string());
                             let text = AssertSqlSafe(text).into_sql_str();
                             sqlx::raw_sql(text).execute(&mut *conn).await.map(drop)
                         }
@@ -374,11 +370,7 @@ macro_rules! apart {
         ));
         $report.line("|---|---:|---:|---:|");
         for (step, place, conn, turns) in sides {
-            let middle = |of: fn(&Turn) -> f64| {
-                let mut values: Vec<f64> = turns.iter().map(of).collect();
-                values.sort_by(f64::total_cmp);
-                values[values.len() / 2]
-            };
+            let middle = |of: fn(&Turn) -> f64| median(turns.iter().map(of).collect());
             $report.line(&format!(
                 "| {} | {:.0} | {:.0} | {:.0} |",
                 step.what,

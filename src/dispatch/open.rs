@@ -20,20 +20,12 @@ use crate::source::SourceState;
 use crate::store::{Backend, Fault, First, Inserted, RENEW};
 use crate::tx::Lent;
 use crate::warm::Discarded;
-use crate::watch::Start;
-
-/// How the server is told to end it.
-struct Watched<DB: Backend> {
-    deadline: DB::Deadline,
-    /// The server's start before its connection was last heard of.
-    before: Start,
-}
 
 /// A transaction of ours. Dropped without a clean end, its connection is closed, never pooled (§4.4).
 pub(super) struct Open<'a, DB: Backend> {
     shared: &'a Shared<DB>,
     conn: Option<Pooled<'a, DB>>,
-    watch: Option<Watched<DB>>,
+    watch: Option<DB::Deadline>,
     /// What went with BEGIN.
     inserted: Option<Inserted>,
     /// Our savepoint is released: COMMIT goes alone. Otherwise the two go together.
@@ -51,7 +43,7 @@ pub(super) struct Open<'a, DB: Backend> {
 /// A transaction on its way from one delivery to another, which holds it as [`Open`] then.
 pub(super) struct OpenParts<DB: Backend> {
     conn: Option<PooledParts<DB>>,
-    watch: Option<Watched<DB>>,
+    watch: Option<DB::Deadline>,
     began: Option<Instant>,
     members: Option<Members<DB>>,
     turn: Option<OwnedSemaphorePermit>,
@@ -110,10 +102,7 @@ impl<'a, DB: Backend> Open<'a, DB> {
             match begun.await {
                 Ok((watch, inserted)) => {
                     open.pooled().heard(before);
-                    open.watch = Some(Watched {
-                        deadline: watch,
-                        before,
-                    });
+                    open.watch = Some(watch);
                     open.inserted = inserted;
                     return Ok(open);
                 }
@@ -124,9 +113,7 @@ impl<'a, DB: Backend> Open<'a, DB> {
                 Err(stop) => {
                     // What went with BEGIN may wait for a lock over there: the server is told to end it (§4.6).
                     if matches!(stop, Stop::Budget) {
-                        let before = open.pooled().last_heard();
-                        let deadline = DB::deadline_of(open.pooled().session().1);
-                        open.watch = deadline.map(|deadline| Watched { deadline, before });
+                        open.watch = DB::deadline_of(open.pooled().session().1);
                     }
                     return Err(stop);
                 }
@@ -199,7 +186,7 @@ impl<'a, DB: Backend> Open<'a, DB> {
     /// From now on it is this delivery's time that counts.
     pub(super) fn arm(&self, deadline: Instant) {
         if let Some(watch) = &self.watch {
-            DB::arm(&watch.deadline, deadline);
+            DB::arm(watch, deadline);
         }
     }
 
@@ -282,7 +269,7 @@ impl<'a, DB: Backend> Open<'a, DB> {
     /// here on there is a limit to the waiting only.
     pub(super) async fn send_commit(&mut self) -> Result<(), Stop> {
         if let Some(watch) = &self.watch {
-            DB::disarm(&watch.deadline);
+            DB::disarm(watch);
         }
         let stays = self.shared.limits_stay();
         let (shared, released) = (self.shared, self.released);
@@ -376,7 +363,7 @@ impl<'a, DB: Backend> Open<'a, DB> {
     /// A clean end: the pool may have the connection back.
     pub(super) async fn clean(mut self) {
         if let Some(watch) = self.watch.take() {
-            DB::disarm(&watch.deadline);
+            DB::disarm(&watch);
         }
         let stays = self.shared.limits_stay();
         let restored = async {
@@ -410,11 +397,10 @@ impl<DB: Backend> Drop for Open<'_, DB> {
                 // Past what stays with the inbox, which would notice.
                 return drop(conn.take());
             }
+            let before = conn.last_heard();
             conn.close();
-            if let Some(watch) = &self.watch
-                && let Some(kill) = DB::kill(&watch.deadline)
-            {
-                self.shared.watch.kill(kill, watch.before);
+            if let Some(kill) = self.watch.as_ref().and_then(DB::kill) {
+                self.shared.watch.kill(kill, before);
             }
         }
     }

@@ -100,16 +100,25 @@ fn limits(settings: &MySqlSettings, deadline: Instant) -> String {
     }
 }
 
-/// START TRANSACTION with its limits and our savepoint, sent as one message.
+const START: &str = "START TRANSACTION; ";
+
+/// A transaction with its limits and our savepoint, sent as one message.
 ///
 /// Each statement of a message costs both sides: its result comes in a packet of its own. So what a session had is asked
 /// once, and given back when it leaves the inbox.
-fn begin(settings: &MySqlSettings, session: &mut MySqlSession, deadline: Instant) -> String {
+///
+/// `start`: what begins the transaction, with a `; ` behind it. Nothing: the savepoint does, though it says so to nobody yet.
+fn begin(
+    settings: &MySqlSettings,
+    session: &mut MySqlSession,
+    deadline: Instant,
+    start: &str,
+) -> String {
     let limits = limits(settings, deadline);
     // Without autocommit a transaction that the server rolled back under the handler (1213) is followed by a new
     // one, in which RELEASE fails, and not by statements that each commit on their own.
     if session.limited.is_some() {
-        return format!("SET {limits}, autocommit = 0; START TRANSACTION; SAVEPOINT tower_inbox");
+        return format!("SET {limits}, autocommit = 0; {start}SAVEPOINT tower_inbox");
     }
     let (before, restore) = if settings.mariadb {
         (
@@ -125,7 +134,7 @@ fn begin(settings: &MySqlSettings, session: &mut MySqlSession, deadline: Instant
     };
     session.limited = Some(restore);
     format!(
-        "SET {before}, @tower_inbox_4 = @@autocommit, {limits}, autocommit = 0; START TRANSACTION; SAVEPOINT tower_inbox"
+        "SET {before}, @tower_inbox_4 = @@autocommit, {limits}, autocommit = 0; {start}SAVEPOINT tower_inbox"
     )
 }
 
@@ -202,13 +211,13 @@ impl Backend for MySql {
     async fn check(pool: &Pool<Self>) -> std::result::Result<MySqlSettings, BuildError> {
         let mut conn = pool.acquire().await?;
         let version = variables(&mut conn, "'version'").await?;
-        let flush = variables(
+        let found = variables(
             &mut conn,
-            "'innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'innodb_doublewrite'",
+            "'innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'innodb_doublewrite', 'wsrep_on'",
         )
         .await?;
         let is = |name: &str, value: &str| {
-            flush
+            found
                 .iter()
                 .any(|(n, v)| n == name && v.eq_ignore_ascii_case(value))
         };
@@ -226,11 +235,9 @@ impl Backend for MySql {
         let mariadb = version
             .iter()
             .any(|(_, version)| version.contains("MariaDB"));
-        let cluster = variables(&mut conn, "'wsrep_on'").await?;
-        let in_cluster = cluster.iter().any(|(_, on)| on.eq_ignore_ascii_case("ON"));
         Ok(MySqlSettings {
             mariadb,
-            by_savepoint: mariadb && !in_cluster,
+            by_savepoint: mariadb && !is("wsrep_on", "ON"),
         })
     }
 
@@ -304,7 +311,7 @@ impl Backend for MySql {
                 session.known.insert(known).clone()
             }
         };
-        let begin = AssertSqlSafe(begin(settings, session, deadline)).into_sql_str();
+        let begin = AssertSqlSafe(begin(settings, session, deadline, START)).into_sql_str();
         begin_with::<Self>(conn, begin).await?;
         Ok(known)
     }
@@ -324,13 +331,9 @@ impl Backend for MySql {
             let watch = Self::begin(conn, session, settings, deadline).await?;
             return Ok((watch, None));
         };
-        // Without autocommit the savepoint begins a transaction, though it says so to nobody yet.
-        let begin = if settings.by_savepoint && session.limited.is_some() {
-            let limits = limits(settings, deadline);
-            format!("SET {limits}, autocommit = 0; SAVEPOINT tower_inbox")
-        } else {
-            begin(settings, session, deadline)
-        };
+        let by_savepoint = settings.by_savepoint && session.limited.is_some();
+        let start = if by_savepoint { "" } else { START };
+        let begin = begin(settings, session, deadline, start);
         let message = format!("{begin}; {}", inserts(sql, first));
         let message = sqlx::raw_sql(AssertSqlSafe(message).into_sql_str());
         let done = message.execute(conn).await.map(|done| done.rows_affected());
@@ -380,17 +383,16 @@ impl Backend for MySql {
     }
 
     fn finish(settings: &MySqlSettings, session: &mut MySqlSession, stays: bool) -> SqlStr {
-        let release = "RELEASE SAVEPOINT tower_inbox";
-        let commit = if settings.mariadb {
-            "SET STATEMENT max_statement_time = 0 FOR COMMIT"
+        let finish = if settings.mariadb {
+            "RELEASE SAVEPOINT tower_inbox; SET STATEMENT max_statement_time = 0 FOR COMMIT"
         } else {
-            "COMMIT"
+            "RELEASE SAVEPOINT tower_inbox; COMMIT"
         };
-        let finish = match (!stays).then(|| Self::restore(session)).flatten() {
-            Some(restore) => format!("{release}; {commit}; {restore}"),
-            None => format!("{release}; {commit}"),
-        };
-        AssertSqlSafe(finish).into_sql_str()
+        let restore = if stays { None } else { Self::restore(session) };
+        match restore {
+            Some(restore) => AssertSqlSafe(format!("{finish}; {restore}")).into_sql_str(),
+            None => SqlStr::from_static(finish),
+        }
     }
 
     fn is_lost(error: &sqlx::Error) -> bool {

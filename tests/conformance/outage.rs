@@ -272,6 +272,38 @@ async fn a_read_only_server_gets_503_and_is_used_again_when_it_is_writable() {
     .await;
 }
 
+/// Holds handlers, and has the number of the connection that the last one came with.
+#[cfg(feature = "mysql")]
+#[derive(Clone)]
+struct Held {
+    gate: Gate,
+    number: Arc<AtomicI64>,
+}
+
+#[cfg(feature = "mysql")]
+impl Held {
+    fn new() -> Self {
+        Self {
+            gate: Gate::shut(),
+            number: Arc::default(),
+        }
+    }
+
+    /// A handler waits here.
+    async fn pass(&self, call: &mut crate::kit::Call<crate::db::mysql::MySqlDb>) {
+        use crate::db::TestDb;
+        use crate::db::mysql::MySqlDb;
+        let number = MySqlDb::number_on(&mut call.tx, MySqlDb::CONNECTION_ID.unwrap()).await;
+        self.number.store(number.unwrap(), Ordering::Relaxed);
+        self.gate.pass().await;
+    }
+
+    async fn number(&self) -> i64 {
+        self.gate.reached_by(1).await;
+        self.number.load(Ordering::Relaxed)
+    }
+}
+
 /// §4.6: what a delivery has left running is ended by its connection's number, which a server that was started again has
 /// given to somebody else.
 #[cfg(feature = "mysql")]
@@ -282,8 +314,8 @@ async fn nobody_is_killed_by_a_number_of_before_the_server_was_started_again() {
     use crate::db::TestDb;
     use crate::db::mysql::MySqlDb;
     crate::db::server::run(|db: MySqlDb, mut server| async move {
-        let (gate, number) = (Gate::shut(), Arc::new(AtomicI64::new(0)));
-        let (held, told) = (gate.clone(), Arc::clone(&number));
+        let held = Held::new();
+        let holds = held.clone();
         // Above those that the inbox gets when it is back.
         for _ in 0..30 {
             db.options().connect().await.unwrap().close().await.unwrap();
@@ -291,19 +323,16 @@ async fn nobody_is_killed_by_a_number_of_before_the_server_was_started_again() {
         let world = World::over(&db)
             .source(|source| source.budget(Duration::from_secs(30)))
             .handler(move |mut call: crate::kit::Call<MySqlDb>| {
-                let (held, told) = (held.clone(), Arc::clone(&told));
+                let held = holds.clone();
                 async move {
-                    let id = MySqlDb::number_on(&mut call.tx, MySqlDb::CONNECTION_ID.unwrap());
-                    told.store(id.await.unwrap(), Ordering::Relaxed);
-                    held.pass().await;
+                    held.pass(&mut call).await;
                     http::StatusCode::NO_CONTENT
                 }
             })
             .start()
             .await;
         let sent = world.spawn(&Event::new("evt_1"));
-        gate.reached_by(1).await;
-        let number = number.load(Ordering::Relaxed);
+        let number = held.number().await;
         let mut innocent = loop {
             server.kill();
             server.restart().await;
@@ -329,7 +358,7 @@ async fn nobody_is_killed_by_a_number_of_before_the_server_was_started_again() {
             .await;
         };
         healthy().await;
-        gate.open();
+        held.gate.open();
         assert_eq!(sent.await.unwrap().status, 503);
         // What it had ended was asked for before this.
         healthy().await;
@@ -347,16 +376,14 @@ async fn what_a_delivery_left_running_is_ended_though_the_maintenance_connection
     use crate::db::TestDb;
     use crate::db::mysql::MySqlDb;
     crate::db::run(|db: MySqlDb| async move {
-        let (gate, number) = (Gate::shut(), Arc::new(AtomicI64::new(0)));
-        let (held, told) = (gate.clone(), Arc::clone(&number));
+        let held = Held::new();
+        let holds = held.clone();
         let world = World::over(&db)
             .source(|source| source.budget(3 * SECOND))
             .handler(move |mut call: crate::kit::Call<MySqlDb>| {
-                let (held, told) = (held.clone(), Arc::clone(&told));
+                let held = holds.clone();
                 async move {
-                    let id = MySqlDb::number_on(&mut call.tx, MySqlDb::CONNECTION_ID.unwrap());
-                    told.store(id.await.unwrap(), Ordering::Relaxed);
-                    held.pass().await;
+                    held.pass(&mut call).await;
                     // Without a limit of the server's own, and where it does not look for its client.
                     let forever = "SET max_statement_time = 0, innodb_lock_wait_timeout = 3600;
                         UPDATE taken SET times = times + 1 WHERE n = 1";
@@ -369,8 +396,7 @@ async fn what_a_delivery_left_running_is_ended_though_the_maintenance_connection
         let ping = async || world.inbox.ping(SECOND).await.is_ok();
         eventually("it is healthy", ping).await;
         let sent = world.spawn(&Event::new("evt_1"));
-        gate.reached_by(1).await;
-        let number = number.load(Ordering::Relaxed);
+        let number = held.number().await;
         let others = format!(
             "SELECT CAST(id AS CHAR) FROM information_schema.processlist
              WHERE db = DATABASE() AND id NOT IN ({number}, CONNECTION_ID())"
@@ -384,7 +410,7 @@ async fn what_a_delivery_left_running_is_ended_though_the_maintenance_connection
         let mut holder = world.eyes.acquire().await.unwrap();
         let hold = "START TRANSACTION; UPDATE taken SET times = times + 1 WHERE n = 1";
         MySqlDb::execute(&mut holder, hold).await.unwrap();
-        gate.open();
+        held.gate.open();
         assert_eq!(sent.await.unwrap().status, 503);
         let left =
             format!("SELECT COUNT(*) FROM information_schema.processlist WHERE id = {number}");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use sqlx::Connection;
 
 use super::{Conn, LIMIT, TestDb, caught, made, passed};
-use crate::stopped::wait_until_stopped;
+use crate::stopped::{wait_until_ended, wait_until_stopped};
 
 /// A database that a test can have a server of its own for.
 pub(crate) trait OnServer: TestDb {
@@ -132,21 +132,6 @@ impl<D: OnServer> Server<D> {
             .stderr(Stdio::null())
             .status();
         all
-    }
-}
-
-/// A signal is on its way when `kill` returns.
-fn wait_until_ended(pid: u32) {
-    let start = Instant::now();
-    loop {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // What nobody has waited for is a zombie, without memory. The name before it may hold anything.
-        let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
-        if state.is_empty() || state.starts_with(['Z', 'X']) {
-            return;
-        }
-        assert!(start.elapsed() < Duration::from_secs(10), "{pid} goes on");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
